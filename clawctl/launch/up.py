@@ -79,7 +79,7 @@ def check_stages(recipe: Recipe) -> None:
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
     """Run one stage as `up` does, as a job of `--on`. Its output goes to stderr, without secrets. Raises ClawError."""
     log = MergedLog()
-    words = [*command(stage, run, recipe_path, log_level), *(_trainer_options(recipe.machines.train) if stage == "train" else [])]
+    words = [*command(stage, run, recipe_path, log_level), *(trainer_options(recipe.machines.train) if stage == "train" else [])]
     asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
 
 
@@ -96,9 +96,9 @@ def check_is_shared(run_root: Path, launch_id: str | None) -> None:
         raise ClawError(f"{socket.gethostname()} has {what} in {run_root}", cure, 2)
 
 
-def _trainer_options(machine: TrainerConfig) -> list[str]:
+def trainer_options(machine: TrainerConfig) -> list[str]:
     """The options with which `clawctl train` uses the resources from the scheduler."""
-    if machine.gpus + machine.nodes > 2 and machine.gpus:
+    if machine.gpus * machine.nodes > 1:
         return ["--gpus", "all"]
     return ["--processes", "1"] if machine.nodes > 1 else []
 

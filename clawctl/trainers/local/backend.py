@@ -97,7 +97,7 @@ def check_world(world: int, batch_turns: int) -> None:
 def check_alone() -> None:
     """Raises ClawError (exit code 2) if the environment names several nodes or GPUs but this process would train alone."""
     where = nodes()
-    named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * (where.gpus is not None)
+    named = [f"NNODES is {where.count}"] * (where.count > 1) + [f"GPUS_PER_NODE is {where.gpus}"] * ((where.gpus or 1) > 1)
     if named:
         problem = f"{' and '.join(named)} in the environment, but this command names no GPU"
         raise ClawError(problem, "add --gpus all, which uses them, or unset them", 2)

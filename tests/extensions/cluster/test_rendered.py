@@ -1,5 +1,7 @@
 """The jobs of the other schedulers, and one process of a stage under a Ray actor."""
 
+import json
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,9 @@ import yaml
 from clawctl.errors import ClawError
 from clawctl.extensions.cluster.ray_cluster import RayCluster, StageActor
 from clawctl.extensions.cluster.sky import Sky, read_jobs
+from clawctl.extensions.cluster.slurm import Slurm
+from clawctl.run.checksums import sealed
+from clawctl.run.directory import open_run, publish_bytes
 from tests.extensions.cluster.test_slurm import jobs_of
 
 
@@ -69,6 +74,24 @@ def test_an_actor_starts_its_stage_again_until_it_is_done_and_refused_recipes_en
     refusing = StageActor("clawctl-run-judge-0", 1, 1, 0, "echo it refuses; exit 2", {}, str(tmp_path))
     wait_for(lambda: refusing.state()["code"] == 2)
     assert (tmp_path / "judge-1.out").read_text() == "it refuses\n"
+
+
+@pytest.mark.parametrize("on", ["slurm", "ray"])
+def test_a_trainer_on_one_gpu_starts(tmp_path: Path, slurm: Path, on: str) -> None:
+    recipe = {"model": {"path": "demo"}, "train": {"max_steps": 0}, "up": {"stages": ["train"]}}
+    job = jobs_of(tmp_path, {"train": {"gpus": 1}}, on, **recipe)["train"]
+    run = open_run(tmp_path / "run")
+    run.recipe.write_text((tmp_path / "recipe.yaml").read_text())
+    publish_bytes(run.launch, sealed(json.dumps({"id": "0123", "on": on, "jobs": [], "at": 0.0}).encode()))
+    if on == "slurm":
+        done = subprocess.run(["bash"], input=Slurm().render(job), text=True, capture_output=True, check=False)
+        code, output = done.returncode, done.stdout + done.stderr
+    else:
+        actor = StageActor(f"{job.name}-0", 0, 1, job.gpus, job.command, job.environment, str(tmp_path))
+        wait_for(lambda: actor.state()["code"] is not None)
+        code, output = actor.state()["code"], (tmp_path / "train-0.out").read_text()
+    assert code == 0, output
+    assert "train has finished all steps" in output
 
 
 def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> None:

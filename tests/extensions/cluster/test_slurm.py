@@ -1,7 +1,6 @@
 """Jobs for Slurm: rendered scripts, parsed states and messages to the user."""
 
 import os
-import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -101,38 +100,6 @@ def test_a_job_that_needs_attention_decides_the_state_of_its_array() -> None:
     assert (states["3"].phase, states["3"].detail, states["3"].starts) == ("running", "1 of 2 RUNNING on left", 5)
     assert (states["4"].phase, states["4"].detail) == ("running", "RUNNING on left,right")
     assert [states[job].phase for job in ("2", "5", "6")] == ["stopped", "failed", "done"]
-
-
-SBATCH = """#!/bin/bash
-count=$(cat {folder}/count 2>/dev/null || echo 0)
-cat > {folder}/script-$count
-if grep -q nix {folder}/script-$count; then
-  echo "sbatch: error: invalid partition specified: nix" >&2
-  echo "sbatch: error: Batch job submission failed: Invalid partition name specified" >&2
-  exit 1
-fi
-echo $((count + 1)) > {folder}/count
-echo $((count + 1))
-"""
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Slurm's commands as scripts that answer as Slurm 22.05 did. The benchmark `launch` uses the real ones."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    programs = {
-        "sbatch": SBATCH,
-        "sinfo": "#!/bin/bash\nprintf 'gpu\\ncpu\\ngpu\\n'\n",
-        "scancel": '#!/bin/bash\necho "$@" >> {folder}/cancelled\n',
-        "squeue": "#!/bin/bash\nfor n in $(seq 1 $(cat {folder}/count)); do\n"
-        '  grep -qw $n {folder}/cancelled 2>/dev/null && echo "$n|CANCELLED|0|" || echo "$n|RUNNING|0|node$n"\ndone\n',
-    }
-    for name, text in programs.items():
-        (folder / name).write_text(text.replace("{folder}", str(folder)))
-        (folder / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return folder
 
 
 def test_stages_are_submitted_once_and_stopped_together(tmp_path: Path, slurm: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,10 +4,13 @@ A file runs unmodified, with all rights of the process: load only code that you 
 refused when the stage starts.
 """
 
+import importlib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -138,6 +141,8 @@ def load_object(spec: str, option: str) -> Any:
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():
         raise ClawError(f"{option}: there is no file {path}", "put the path of a Python file before the colon", 2)
+    if path.suffix != ".py":
+        raise ClawError(f"{option}: {path} is not a Python file", "pass a file that ends in .py", 2)
     loaded = getattr(_module(path, option), name, None)
     if loaded is None:
         raise ClawError(f"{option}: {path} has no {name!r}", "put a name that the file defines after the colon", 2)
@@ -186,12 +191,40 @@ def _signature(called: Callable[..., Any]) -> str:
 
 
 def _module(path: Path, option: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"clawctl_custom_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ClawError(f"{option}: {path} is not a Python file", "pass a file that ends in .py", 2)
-    module = importlib.util.module_from_spec(spec)
+    """The module of a file. It can import what is beside it, and a file in a package is imported as a module of that package."""
+    path = path.resolve()
+    folder = import_folder(path)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # last, so that the user's files replace no installed module
     try:
-        spec.loader.exec_module(module)
+        if folder != path.parent:
+            name = ".".join(path.relative_to(folder).with_suffix("").parts)
+            module = importlib.import_module(name)
+            if Path(module.__file__ or "").resolve() == path:
+                return module
+        return _registered(path)
+    except ModuleNotFoundError as error:
+        fix = f"install {error.name} in the environment of clawctl, or put it beside the file"
+        raise ClawError(f"{option}: {path} cannot be loaded: there is no module {error.name!r}", fix, 2) from error
     except Exception as error:
         raise ClawError(f"{option}: {path} cannot be loaded: {error!r}", "fix the file", 2) from error
+
+
+def import_folder(path: Path) -> Path:
+    """The folder from which imports of a file begin: its own, or the one that contains its outermost package."""
+    return next(folder for folder in path.parents if not (folder / "__init__.py").is_file())
+
+
+def _registered(path: Path) -> Any:
+    """Run a file as a new module. It is in `sys.modules`, where dataclasses, pickle and inspect look for it."""
+    name = f"clawctl_custom_{path.stem}_{blake2b(bytes(path), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # the name of the file ends in .py
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module

@@ -12,6 +12,7 @@ parent (`rows.py`, `plain_completions.py`), which counts at once or stays a clai
 row. `side_turns.py` separates next states from messages that a client sent for its own purposes.
 """
 
+import logging
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ from clawctl.cut_calls import Decode
 from clawctl.run.holdout import Holdout
 from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
+
+log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -418,6 +421,8 @@ def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
     last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
     episode = outcome.in_row((first, last))
     turn_ids = {row.turn_id for row in own}
+    if lost := outcome.steps.keys() - turn_ids:
+        log.warning("the outcome of session %s rewards %d turns that it does not have: %s", session[1], len(lost), min(lost))
     return [replace(row, episode=episode) if row.turn_id in turn_ids else row for row in rows]
 
 

@@ -53,7 +53,7 @@ class Outcome:
 
     reward: float | None = None  # -1..1; None: the environment gives no reward, and the judge decides
     parts: Mapping[str, float] = field(default_factory=dict)  # components of the reward, 0..1: {"correctness": True, "speed": 0.5}
-    steps: Mapping[str, float] = field(default_factory=dict)  # rewards of single turns, -1..1, by turn id; stored for the trainer
+    steps: Mapping[str, float] = field(default_factory=dict)  # rewards of single turns, -1..1, by turn id or response id
     status: Status = "done"
     ending: str = ""  # how it ended, a name in `clawctl.run.endings`: "turns"; "": "done", or "environment" if it failed
     log: str | None = None  # the verifier's log, for people

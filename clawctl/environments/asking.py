@@ -11,6 +11,7 @@ import orjson
 
 from clawctl.http_client import Client, HttpResponse, RequestFailed, proxy_for
 from clawctl.run.endpoint import Endpoint
+from clawctl.run.handles import turn_of
 
 TIMEOUT_S = 300.0  # sixteen concurrent calls on two cores need this long
 _USED_UP = {"episode_over": "time", "context_length_exceeded": "context"}  # endings by the server's error code
@@ -125,7 +126,8 @@ def _message(response: HttpResponse) -> dict[str, Any]:
     try:
         answer = orjson.loads(response.body)
         count_call(answer.get("usage"))
-        return {**answer["choices"][0]["message"], "turn_id": str(answer.get("id", "")).removeprefix("chatcmpl-")}
+        named = str(answer.get("id", ""))
+        return {**answer["choices"][0]["message"], "turn_id": turn_of(named) or named}
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error
 

@@ -5,7 +5,6 @@ outcome when the episode is over. A killed worker leaves no outcome and no lock,
 attempt is lost, and none has two outcomes.
 """
 
-import ast
 import asyncio
 import inspect
 import logging
@@ -15,12 +14,11 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -29,6 +27,7 @@ import orjson
 from clawctl.config import is_stage_of_up
 from clawctl.environments import EPISODE_S, WORST, Environment, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused
+from clawctl.environments.code_version import code_version
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.backlog import Backlog
@@ -38,7 +37,7 @@ from clawctl.run.endings import ENDINGS, MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
 from clawctl.run.feedback import FeedbackFile
-from clawctl.run.outcomes import TRUNCATED, SessionOutcome
+from clawctl.run.outcomes import TRUNCATED, SessionOutcome, by_turn
 
 log = logging.getLogger("play")
 
@@ -146,18 +145,13 @@ class Plan:
     attempts: int
     seed: int
     round: int = 0  # a later round plays the same tasks again; its episodes form other groups
+    options: Mapping[str, Any] = field(default_factory=dict)  # the environment's options; with others, it is another plan
 
     @cached_property
     def version(self) -> str:
-        """The environment's version: its attribute `version`, or a hash of the code in its source file, whatever its comments."""
-        told = getattr(self.environment, "version", None)
-        if told is not None:
-            return str(told)
-        try:
-            source = inspect.getsourcefile(type(self.environment))
-            return blake2b(normalised_code(Path(source or "").read_bytes()).encode(), digest_size=8).hexdigest()
-        except (OSError, TypeError, SyntaxError, ValueError):
-            return "unknown"
+        """The environment's version: its attribute `version`, or a hash of its code, whatever its comments."""
+        declared = getattr(self.environment, "version", None)
+        return code_version(type(self.environment)) if declared is None else str(declared)
 
     @cached_property
     def hashes(self) -> list[str]:
@@ -168,20 +162,8 @@ class Plan:
     def id(self) -> str:
         """The plan's id: "e" and ten hexadecimal digits."""
         tasks = [(task.id, task.split, task.group, hashed) for task, hashed in zip(self.tasks, self.hashes, strict=True)]
-        named = [self.name, self.version, tasks, self.attempts, self.seed, self.round]
-        return f"e{blake2b(orjson.dumps(named), digest_size=5).hexdigest()}"
-
-
-_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-
-
-def normalised_code(source: bytes) -> str:
-    """The code of a module without comments, docstrings and layout. Raises SyntaxError and ValueError."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+        named = [self.name, self.version, tasks, self.attempts, self.seed, self.round, *([self.options] if self.options else [])]
+        return f"e{blake2b(orjson.dumps(named, default=str), digest_size=5).hexdigest()}"
 
 
 def make_plan(
@@ -401,7 +383,7 @@ class Player:
             feedback_id=secrets.token_hex(12), created_at=time.time(), key=spec.key, session_id=spec.session_id,
             status=outcome.status, reward=None if outcome.reward is None else float(outcome.reward),
             parts={name: float(value) for name, value in outcome.parts.items()},
-            steps={turn_id: float(value) for turn_id, value in outcome.steps.items()}, ending=outcome.ending,
+            steps=by_turn(outcome.steps), ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
@@ -56,6 +57,7 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
         if stop.is_set():
             break
         plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
+        plan = replace(plan, options=settings.options)
         player = Player(
             run, plan, find, settings.parallel, stop, {"temperature": default_sampling(recipe).temperature}, redactor.text,
             Backlog(run, recipe.train),

@@ -20,6 +20,7 @@ import orjson
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.groups import Groups
+from clawctl.run.handles import turn_of
 from clawctl.run.lines import Lines, LineWriter, Rewritten
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, check_fields, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, Verdict, from_json, newer
@@ -29,7 +30,6 @@ LONGEST_COMMENT = 10_000  # characters
 _LONGEST_HINT = 2000  # characters of a comment that is a hint
 _ROTATE_BYTES = 16 << 20
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
-_COMPLETION = re.compile(r"^(?:chatcmpl|cmpl|resp|msg)?[-_]?([0-9A-Za-z]{24})$")
 
 
 def read_rating(body: Any, key: str, now: float) -> Feedback:
@@ -46,16 +46,12 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
         raise BadFeedback("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
     if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
         raise BadFeedback(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
-    turn_id = turn_of(body[named[0]]) if named == ["completion_id"] else _plain(body["turn_id"], "turn_id")
+    turn_id = _plain(body[named[0]], named[0])
+    if named == ["completion_id"]:
+        turn_id = turn_of(turn_id) or ""
+        if not turn_id:
+            raise BadFeedback("'completion_id' is not an id of this server", "completion_id")
     return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
-
-
-def turn_of(completion_id: Any) -> str:
-    """Return the turn id that a response id contains: `chatcmpl…`, `resp_…` or `msg_…`. Raises BadFeedback."""
-    match = _COMPLETION.match(_plain(completion_id, "completion_id"))
-    if match is None:
-        raise BadFeedback("'completion_id' is not an id of this server", "completion_id")
-    return match[1]
 
 
 def _plain(value: Any, field: str) -> str:

@@ -7,13 +7,14 @@ do with ratings.
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
 from urllib.parse import quote
 
 from clawctl.run.endings import ending_of
+from clawctl.run.handles import turn_of
 from clawctl.run.rows import NO_NEXT_STATE, SCHEMA_VERSION, HintPlace, newer
 
 EPISODE_FAILED = "episode failed"  # why a turn is not trained: its episode ended for a reason other than the policy
@@ -129,10 +130,15 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
         raise BadFeedback("'reward' must be null or a number from -1 to 1", "reward")
     if status == "failed" and reward is not None:
         raise BadFeedback("a failed episode has no reward", "reward")
-    parts, steps = _numbers(body, "parts", math.inf), _numbers(body, "steps", 1.0)
+    parts, steps = _numbers(body, "parts", math.inf), by_turn(_numbers(body, "steps", 1.0))
     reward = None if reward is None else float(reward)
     names = secrets.token_hex(12), now, key, scoped_id(key, session)
     return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
+
+
+def by_turn(steps: Mapping[str, float]) -> dict[str, float]:
+    """The rewards of turns by turn id, for rewards by the ids of responses. Other ids are kept as they are."""
+    return {turn_of(name) or name: float(value) for name, value in steps.items()}
 
 
 def _numbers(body: dict[str, Any], field: str, limit: float) -> dict[str, float]:

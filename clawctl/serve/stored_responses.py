@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import for_engine
-from clawctl.serve.dialects.handles import exchange_of
 
 _MAX_RESPONSES = 512  # responses per key; the least recently used is dropped first
 _MAX_REFERENCES = 256  # references to items of stored responses, per request

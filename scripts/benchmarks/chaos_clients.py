@@ -13,7 +13,7 @@ import httpx
 from clawctl.extensions.demos.homework.people import Person
 from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.endpoint import Endpoint
-from clawctl.run.feedback import turn_of
+from clawctl.run.handles import turn_of
 
 MAX_TOKENS = 64
 THINK_S = 0.5  # mean
@@ -127,7 +127,7 @@ class Client(threading.Thread):
         answer = self._http.post(f"{self._endpoint.url}/{path}", json=body, headers=headers)
         answer.raise_for_status()
         found = answer.json()
-        return Answered(turn_of(found["id"]), way, asked, _text_of(way, found), time.monotonic())
+        return Answered(turn_of(found["id"]) or "", way, asked, _text_of(way, found), time.monotonic())
 
     def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], asked: str) -> Answered:
         """Stream an answer. It is complete if it ends with `[DONE]`. The client closes one stream in six after a few pieces."""
@@ -152,7 +152,7 @@ class Client(threading.Thread):
                     raise CutOff
         if not done:
             raise httpx.RemoteProtocolError("the stream ended before [DONE]")
-        return Answered(turn_of(name), "stream", asked, "".join(pieces), time.monotonic())
+        return Answered(turn_of(name) or "", "stream", asked, "".join(pieces), time.monotonic())
 
     def _tools(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         return {"tools": _TOOLS} if any(message["role"] == "tool" for message in messages) else {}

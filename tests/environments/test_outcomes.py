@@ -28,6 +28,7 @@ from clawctl.run.directory import published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
+from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.reward import OUTCOME, worth
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
@@ -108,6 +109,22 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
             opinion = rating_opinion(turn, JudgeConfig())
             assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
     assert worth(None, found[0].outcome_reward).value == found[0].outcome_reward
+
+
+def test_an_outcome_of_other_code_does_not_count_and_the_episode_is_played_again(tmp_path: Path, server: Server) -> None:
+    code = tmp_path / "changed.py"
+    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root), "--tasks", "1"]
+    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--attempts", "2"]
+
+    def rewards(text: str) -> list[float | None]:
+        code.write_text(text)
+        subprocess.run([*command, *options], capture_output=True, timeout=200, check=True)
+        outcomes = (line for line in Ratings(server.run).read() if isinstance(line, SessionOutcome) and line.turn_ids is None)
+        return sorted(line.reward or 0 for line in outcomes if line.episode and str(code) in line.episode["environment"])
+
+    assert rewards(CODE) == [1.0, 1.0]
+    assert rewards(f"# the same\n{CODE}") == [1.0, 1.0]
+    assert rewards(CODE.replace('"a": 1.0', '"a": 0.25')) == [0.25, 0.25, 1.0, 1.0]
 
 
 def test_the_turns_of_an_episode_wait_for_its_outcome_and_come_together(server: Server) -> None:

@@ -6,8 +6,8 @@ import orjson
 import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, CONVERSATION, EXCHANGE, speak
 
+from clawctl.run.handles import exchange_of
 from clawctl.serve.dialects import Choice, Extras, Refusal, Shown, chat, messages, responses
-from clawctl.serve.dialects.handles import exchange_of
 from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 

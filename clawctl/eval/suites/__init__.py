@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from clawctl.config import Recipe
 from clawctl.environments.asking import Refused
+from clawctl.environments.code_version import source_files
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.intervals import Estimate
@@ -108,6 +109,11 @@ def unanswered(refused: Refused, endpoint: Endpoint) -> ClawError | CannotMeasur
 
 @cache  # the code at the time when this process loaded it
 def digest_of(name: str) -> str | None:
-    """A hash of the code of `file.py:name`, because changed code measures something else. None for other suites."""
-    file = Path(name.rpartition(":")[0] or name)
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.suffix == ".py" and file.is_file() else None
+    """A hash of the code of `file.py:name` and of what it imports from its folder, because changed code measures something else.
+
+    None for other suites.
+    """
+    file = Path(name.rpartition(":")[0] or name).resolve()
+    if file.suffix != ".py" or not file.is_file():
+        return None
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in source_files(file))).hexdigest()[:16]

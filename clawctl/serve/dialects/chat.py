@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.handles import call_id
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, Extras, GenerationRequest, Refusal, Shown, ShownToken, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
-from clawctl.serve.dialects.handles import call_id
 from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.tools import CUSTOM_INPUT, check_callable, custom_function, forced_choice, free_text, tool_name
 from clawctl.serve.dialects.writing import ChunkDialect, chat_logprobs, chat_message, chunk_frame

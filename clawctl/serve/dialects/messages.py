@@ -5,11 +5,11 @@ from typing import Any
 
 import orjson
 
+from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
-from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.tools import check_callable, client_tool, forced_choice
 from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame

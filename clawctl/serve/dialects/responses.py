@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import orjson
 
+from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
 from clawctl.serve.dialects.api import MAX_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
-from clawctl.serve.dialects.handles import call_id, exchange_of, turn_handle
 from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.tools import (
     CUSTOM_INPUT,

@@ -1,0 +1,102 @@
+"""The code of an environment: how it is loaded from a file, and what its version covers."""
+
+import inspect
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.environments import ENVIRONMENTS, create
+from clawctl.environments.code_version import normalised_code
+from clawctl.environments.player import make_plan
+from clawctl.errors import ClawError
+from clawctl.eval.suites import digest_of
+from clawctl.plugins import load_object
+
+CODE = """
+from __future__ import annotations
+from dataclasses import dataclass
+from clawctl.environments import Outcome, Task
+
+@dataclass(frozen=True)
+class Sum:
+    left: int
+    right: int = 1
+
+class Sums:
+    def tasks(self, split, count, seed):
+        return [Task("sum-1", Sum(2), split)]
+
+    def play(self, task, endpoint):
+        from pricing import reward
+        return Outcome(reward=reward(task.spec))
+"""
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def plan_id(folder: Path) -> str:
+    name = f"{folder / 'sums.py'}:Sums"
+    return make_plan(create(ENVIRONMENTS.load(name, "play.env"), name, "play.env"), name, 1, 1, 0).id
+
+
+def test_a_file_is_a_module_that_inspect_and_dataclasses_can_look_up(tmp_path: Path) -> None:
+    write(tmp_path, sums=CODE)
+    loaded = load_object(f"{tmp_path / 'sums.py'}:Sums", "play.env")
+    assert inspect.getsourcefile(loaded) == str(tmp_path / "sums.py")
+    assert "left: int" in inspect.getsource(load_object(f"{tmp_path / 'sums.py'}:Sum", "play.env"))
+
+
+def test_the_version_of_an_environment_covers_what_its_file_imports_from_its_folder(tmp_path: Path) -> None:
+    pricing = "from rates.table import RATE\n\ndef reward(spec):\n    return RATE\n"
+    write(tmp_path, sums=CODE, pricing=pricing, rates__table="RATE = 1.0\n", unrelated="X = 1\n")
+    (tmp_path / "rates" / "__init__.py").write_text("")
+    first, suite = plan_id(tmp_path), digest_of(f"{tmp_path / 'sums.py'}:Sums")
+    write(tmp_path, unrelated="X = 2\n", pricing=f"# a comment\n{pricing}")
+    assert plan_id(tmp_path) == first
+    write(tmp_path, rates__table="RATE = 0.5\n")
+    assert plan_id(tmp_path) != first, "the reward has changed, so its episodes are played again"
+    digest_of.cache_clear()
+    assert digest_of(f"{tmp_path / 'sums.py'}:Sums") != suite
+
+
+def test_a_file_in_a_package_is_imported_as_a_part_of_it(tmp_path: Path) -> None:
+    write(tmp_path, packed__envs__sums=CODE + "\nfrom ..rates import RATE\n", packed__rates="RATE = 3\n")
+    for folder in ("packed", "packed/envs"):
+        (tmp_path / folder / "__init__.py").write_text("")
+    loaded = load_object(f"{tmp_path / 'packed/envs/sums.py'}:RATE", "play.env")
+    assert loaded == 3
+
+
+def test_options_that_differ_are_another_plan(tmp_path: Path) -> None:
+    write(tmp_path, sums=CODE)
+    name = f"{tmp_path / 'sums.py'}:Sums"
+    made = create(ENVIRONMENTS.load(name, "play.env"), name, "play.env")
+    plan = make_plan(made, name, 1, 1, 0)
+    assert replace(plan, options={"steps": True}).id != plan.id
+
+
+def test_a_comment_or_a_docstring_does_not_change_the_version_of_an_environment() -> None:
+    code = b"""def play(self):\n    "Plays."\n    return 1  # always\n"""
+    assert normalised_code(code) == normalised_code(b"def play(self):\n    return 1\n")
+    assert normalised_code(code) != normalised_code(code.replace(b"1", b"2"))
+
+
+@pytest.mark.parametrize(
+    ("code", "problem", "fix"),
+    [
+        ("import no_such_library\n", "there is no module 'no_such_library'", "install no_such_library"),
+        ("class Sums(\n", "SyntaxError", "fix the file"),
+    ],
+)
+def test_a_file_that_does_not_import_is_refused_with_the_cure(tmp_path: Path, code: Any, problem: str, fix: str) -> None:
+    write(tmp_path, sums=code)
+    with pytest.raises(ClawError, match=problem) as refused:
+        load_object(f"{tmp_path / 'sums.py'}:Sums", "play.env")
+    assert fix in refused.value.fix

@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
+from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.weights import load_weights
@@ -99,6 +100,25 @@ def test_a_request_that_outgrows_its_row_keeps_its_own_keys(run: RunDir, model_p
         asyncio.run(main())
     finally:
         engine.stop()
+
+
+def test_versions_share_one_cache(run: RunDir, model_path: Path) -> None:
+    """There is room for two requests of one version, or one of each. What ended answers leave behind is no obstacle."""
+    recipe, cache = Recipe.model_validate(recipe_data(model_path)), KvCache(320)
+    engines = [Decoder(run, recipe, version, cache) for version in (0, 1)]
+
+    async def main() -> None:
+        await sample(engines[0], PROMPT)  # its keys are kept
+        answers = await asyncio.gather(*(sample(engine, PROMPT, 60) for engine in engines * 2))  # each grows to 256 tokens
+        for version, tokens in zip((0, 1) * 2, answers, strict=True):
+            assert_exact(model_of(run, model_path, version), PROMPT, tokens)
+
+    try:
+        asyncio.run(main())
+    finally:
+        for engine in engines:
+            engine.stop()
+    assert cache.take(320)  # all of it was given back
 
 
 def test_without_patches_logprobs_are_the_same(run: RunDir, model_path: Path) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from clawctl.engines.embedded.cache import SHARED, KvCache, common
 from clawctl.engines.embedded.frames import Sampling
 from clawctl.engines.embedded.llama import Llama, attention
 from clawctl.engines.embedded.steering import Steering
@@ -26,7 +27,7 @@ _SMALLEST, _BLOCK, _ROWS = 128, 4096, 16  # tokens per row, tokens per block, ro
 _MAX_RUNNING = 256  # requests per engine step
 _CHUNK = 256  # tokens of prompts in a step that other requests wait for
 _LOOK_S, _STOP_S = 0.1, 30.0
-_SHARED = 32  # a shorter common beginning is computed again
+_CROWDED_S = 0.02  # until a model whose requests find no room looks again; another version's requests hold all of it
 Fresh = tuple[int, float, int]  # a token, its logprob, and the version whose weights computed it
 
 
@@ -55,7 +56,8 @@ class _Block:
         self.rows, self.capacity, self.requests = rows, capacity, list[Request]()
         shape = rows, 2, model.groups, capacity, model.width
         # Zeros, because what is hidden by a mask must still be a number. The system provides memory when it is written to.
-        self.kv = [torch.zeros(shape, dtype=torch.float32) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
+        kind = {"dtype": model.computed, "device": model.device}
+        self.kv = [torch.zeros(shape, **kind) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
 
     def append(self, request: Request, kv: list[Tensor]) -> None:
         """Add a request with the keys and values of its first N ids: [2, G, N, D] for each layer."""
@@ -79,14 +81,6 @@ class _Block:
 
 
 @dataclass(slots=True)
-class _Kept:
-    """The keys and values of ids that no running request needs."""
-
-    ids: list[int]
-    kv: list[Tensor]
-
-
-@dataclass(slots=True)
 class _Part:
     """The rows of a step that belong to one block: one token for each of its requests, or several of its only one."""
 
@@ -103,15 +97,14 @@ class Batches:
     """The sampling thread of one model. Call `add` on the event loop, and everything else in any thread."""
 
     def __init__(
-        self, model: Llama, version: int, steering: Steering, eos_ids: frozenset[int], kv_tokens: int, batch_tokens: int
+        self, model: Llama, version: int, steering: Steering, eos_ids: frozenset[int], cache: KvCache, batch_tokens: int
     ) -> None:
         self._model, self._version, self._steering, self._eos_ids = model, version, steering, eos_ids
-        self._free, self._batch_tokens = kv_tokens, batch_tokens
-        self.max_context = min(model.max_positions, kv_tokens)
+        self._cache, self._batch_tokens = cache, batch_tokens
+        self.max_context = min(model.max_positions, cache.tokens)
         self._waiting = deque[Request]()
         self._running = list[Request]()  # in the order of their arrival
         self._blocks = list[_Block]()
-        self._kept = list[_Kept]()  # least recently used first
         self._changed = threading.Condition()
         self._between = list[Callable[[], None]]()  # to do before the next step
         self._paused = self._stopped = False
@@ -140,8 +133,7 @@ class Batches:
         def swap() -> None:
             began = time.perf_counter()
             self._model, self._version = model, version
-            self._free += sum(len(kept.ids) for kept in self._kept)
-            self._kept.clear()
+            self._cache.drop(self)
             for request in self._running:
                 request.mixed = request.mixed or request.cached > 0
             done()
@@ -194,10 +186,16 @@ class Batches:
         try:
             while self._has_work():
                 self._admit()
-                self._step()
+                if self._running:
+                    self._step()
+                else:
+                    time.sleep(_CROWDED_S)
         except Exception as error:  # noqa: BLE001 - the edge of a thread: the gateway learns of it through `failure`
             _log.exception("the sampling thread failed")
             self._failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._cache.give(sum(request.block.capacity for request in self._running if request.block is not None))
+            self._cache.drop(self)
 
     def _has_work(self) -> bool:
         """Wait until there is a request to continue. False at the end."""
@@ -217,11 +215,6 @@ class Batches:
     def _capacity(self, tokens: int) -> int:
         return int(min(max(_SMALLEST, 1 << (tokens - 1).bit_length()), self.max_context))
 
-    def _make_room(self, tokens: int) -> bool:
-        while self._free < tokens and self._kept:
-            self._free += len(self._kept.pop(0).ids)
-        return self._free >= tokens
-
     def _admit(self) -> None:
         """Give waiting requests a block, with what is known of their beginning. They stay in order."""
         while self._waiting and len(self._running) < _MAX_RUNNING:
@@ -229,11 +222,10 @@ class Batches:
             shared, kv = self._longest_beginning(request.ids)
             capacity = self._capacity(min(len(request.ids) + 1, request.limit))
             unfinished = (other for other in self._running if len(other.ids) - other.cached > 1 and not other.mixed)
-            if any(common(other.ids, request.ids) >= shared + _SHARED for other in unfinished) or not self._make_room(capacity):
+            if any(common(other.ids, request.ids) >= shared + SHARED for other in unfinished) or not self._cache.take(capacity):
                 return  # it waits for another request to compute its beginning, or for memory
             with self._changed:
                 self._waiting.popleft()
-            self._free -= capacity
             block = _Block(self._model, 1, capacity)
             self._blocks.append(block)
             block.append(request, kv or [kv[0, :, :, :0] for kv in block.kv])
@@ -242,30 +234,20 @@ class Batches:
 
     def _longest_beginning(self, ids: list[int]) -> tuple[int, list[Tensor]]:
         """The keys and values of as many of the first ids as are in memory. The last id is computed, for its logits."""
-        best, kv = _SHARED - 1, list[Tensor]()
-        for i, kept in enumerate(self._kept):
-            if (count := min(common(kept.ids, ids), len(ids) - 1)) > best:
-                best, used, kv = count, i, [kv[:, :, :count] for kv in kept.kv]
-        if kv:
-            self._kept.append(self._kept.pop(used))
+        best, kv = self._cache.longest(self, ids)
         for other in self._running:
             count = min(common(other.ids, ids), other.cached, len(ids) - 1)
-            if count > best and not other.mixed and other.block is not None:
+            if count > max(best, SHARED - 1) and not other.mixed and other.block is not None:
                 best, kv = count, other.block.kv_of(other, count)
-        return (best if kv else 0), kv
+        return best, kv
 
     def _leave(self, request: Request) -> None:
         """Take a request out of its block, and keep its keys for later prompts."""
         block = request.block
         assert block is not None
-        self._free += block.capacity
-        if request.cached >= _SHARED and not request.mixed and self._make_room(request.cached):
-            ids = request.ids[: request.cached]
-            for kept in [kept for kept in self._kept if common(kept.ids, ids) == len(kept.ids)]:
-                self._kept.remove(kept)
-                self._free += len(kept.ids)
-            self._kept.append(_Kept(ids, [kv.clone() for kv in block.kv_of(request, request.cached)]))
-            self._free -= request.cached
+        self._cache.give(block.capacity)
+        if request.cached >= SHARED and not request.mixed:
+            self._cache.keep(self, request.ids[: request.cached], block.kv_of(request, request.cached))
         self._take_out(request)
         self._running.remove(request)
 
@@ -288,13 +270,12 @@ class Batches:
         rows = max(1, min(_ROWS, _BLOCK // capacity))
         if capacity == block.capacity and rows == block.rows:
             return
-        while not self._make_room(capacity - block.capacity):
+        while not self._cache.take(capacity - block.capacity):
             self._preempt(self._running[-1])
             if request.block is None:
                 return
         block = request.block  # it may have moved to the row of a request that now waits
         assert block is not None
-        self._free -= capacity - block.capacity
         # Copied if the row may go to another request before the keys are in the new block.
         kv = [part.clone() if block.rows > 1 else part for part in block.kv_of(request, request.cached)]
         self._take_out(request)
@@ -307,7 +288,7 @@ class Batches:
     def _preempt(self, request: Request) -> None:
         """Make a request wait. Its keys will be computed again."""
         assert request.block is not None
-        self._free += request.block.capacity
+        self._cache.give(request.block.capacity)
         self._take_out(request)
         self._running.remove(request)
         request.cached = 0
@@ -331,14 +312,17 @@ class Batches:
                     last.append(len(ids) - 1)
                     sampled.append(request)
             if len(ids) > start:
-                parts.append(_prompt_part(block, start, len(ids)) if _is_prompt(block) else _decode_part(model, block, start))
+                parts.append(
+                    _prompt_part(model, block, start, len(ids)) if _is_prompt(block) else _decode_part(model, block, start)
+                )
                 room -= len(ids) - start if _is_prompt(block) else 0
-        states_TD = model.forward(torch.tensor(ids), torch.tensor(positions), _attend(model, parts))
+        ids_T, positions_T = torch.tensor([ids, positions]).to(model.device)
+        states_TD = model.forward(ids_T, positions_T, _attend(model, parts))
         for part in parts:
             for request in part.block.requests:
                 request.cached += 1 if part.written is not None else part.stop - part.start
         if sampled:
-            logits_NV = model.logits(states_TD if len(last) == len(ids) else states_TD[torch.tensor(last)])
+            logits_NV = model.logits(states_TD if len(last) == len(ids) else states_TD[torch.tensor(last).to(model.device)])
             self._sample(sampled, logits_NV, version)
 
     def _sample(self, requests: list[Request], logits_NV: Tensor, version: int) -> None:
@@ -372,9 +356,9 @@ def _is_prompt(block: _Block) -> bool:
     return len(block.requests) == 1 and len(block.requests[0].ids) - block.requests[0].cached > 1
 
 
-def _prompt_part(block: _Block, start: int, stop: int) -> _Part:
+def _prompt_part(model: Llama, block: _Block, start: int, stop: int) -> _Part:
     past, count = block.requests[0].cached, stop - start
-    mask = torch.ones(count, past + count, dtype=torch.bool).tril(past) if past else None
+    mask = torch.ones(count, past + count, dtype=torch.bool, device=model.device).tril(past) if past else None
     return _Part(block, start, stop, past + count, mask, None, past)
 
 
@@ -384,9 +368,10 @@ def _decode_part(model: Llama, block: _Block, start: int) -> _Part:
     mask = None
     if int(positions_B.min()) + 1 < longest:
         hidden_BK = torch.arange(longest) > positions_B.unsqueeze(1)
-        mask_BK = torch.zeros(hidden_BK.shape, dtype=torch.float32).masked_fill_(hidden_BK, float("-inf"))
+        mask_BK = torch.zeros(hidden_BK.shape, dtype=model.computed).masked_fill_(hidden_BK, float("-inf")).to(model.device)
         mask = mask_BK[:, None, None].expand(-1, -1, model.heads // model.groups, -1)
-    return _Part(block, start, start + len(positions_B), longest, mask, (torch.arange(len(positions_B)), positions_B))
+    written = torch.stack([torch.arange(len(positions_B)), positions_B]).to(model.device)
+    return _Part(block, start, start + len(positions_B), longest, mask, (written[0], written[1]))
 
 
 def _attend(model: Llama, parts: list[_Part]) -> Callable[[int, Tensor], Tensor]:
@@ -411,12 +396,3 @@ def _mixed(model: Llama, part: _Part, kv_B2GKD: Tensor, qkv_THD: Tensor) -> Tens
     # Heads that share a key head are that head's queries, so nothing is repeated.
     mixed = scaled_dot_product_attention(queries.unflatten(1, (model.groups, -1)), k, v, attn_mask=part.mask)
     return mixed.flatten(1)
-
-
-def common(ids: list[int], others: list[int]) -> int:
-    """The number of equal ids at the beginning."""
-    low, high = 0, min(len(ids), len(others))
-    while low < high:  # slices are compared much faster than single ids
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if ids[low:middle] == others[low:middle] else (low, middle - 1)
-    return low

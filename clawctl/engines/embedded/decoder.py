@@ -11,6 +11,7 @@ from uuid import uuid4
 from clawctl.config import Recipe
 from clawctl.engines import EngineFailure, Swap
 from clawctl.engines.embedded.batches import Batches, Fresh, Request
+from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.llama import Llama
@@ -24,11 +25,11 @@ from clawctl.vision.tower import prepare
 
 
 class Decoder:
-    """Token ids go in; ids, logprobs and versions come out. Create it in a thread, because loading takes time. Raises like
-    `load_weights`, and CanaryFailure. Call `generate` and all methods of `Running` on the event loop, everything else in any
-    thread."""
+    """Token ids go in; ids, logprobs and versions come out. Models with the same `cache` share its room. Create it in a thread,
+    because loading takes time. Raises like `load_weights`, and CanaryFailure. Call `generate` and all methods of `Running` on the
+    event loop, everything else in any thread."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, version: int) -> None:
+    def __init__(self, run: RunDir, recipe: Recipe, version: int, cache: KvCache | None = None) -> None:
         self._run, self._recipe = run, recipe
         self._weights = load_weights(run, recipe, version)
         self._reader = image_reader(recipe.model_path)
@@ -40,8 +41,8 @@ class Decoder:
             self._check(self._weights)
             self.vocabulary, self.steers = model.vocabulary, True
             self.steering = Steering(self.vocabulary)
-            limits = recipe.serve.kv_cache_tokens, recipe.serve.max_batch_tokens
-            self.batches = Batches(model, version, self.steering, self.eos_ids, *limits)
+            cache = cache or KvCache(recipe.serve.kv_cache_tokens)
+            self.batches = Batches(model, version, self.steering, self.eos_ids, cache, recipe.serve.max_batch_tokens)
         else:
             from clawctl.engines.patches.batching import ContinuousBatches, can_steer
 

@@ -1,8 +1,10 @@
-"""Decoders of Llama's kind (Llama, Mistral, Qwen2, Qwen3) on a CPU, as functions over fused matrices instead of modules.
+"""Decoders of Llama's kind (Llama, Mistral, Qwen2, Qwen3), as functions over fused matrices instead of modules.
 
-Transformers' `generate` takes 98 ms for a token of SmolLM2-135M, on a core that multiplies its float32 matrices in 44 ms. Here a
-matrix is held in 16 bits if that loses nothing, which is so for models that were published in 16 bits. One stream then reads half
-as many bytes, and FBGEMM multiplies 4 to 64 rows 1.4 to 4 times as fast. Everything is computed in float32.
+On a CPU everything is computed in float32. Transformers' `generate` takes 98 ms for a token of SmolLM2-135M, on a core that
+multiplies its float32 matrices in 44 ms. Here a matrix is held in 16 bits if that loses nothing, which is so for models that were
+published in 16 bits. One stream then reads half as many bytes, and FBGEMM multiplies 4 to 64 rows 1.4 to 4 times as fast.
+
+On a GPU matrices and keys have the dtype of the weights. Norms, rotations and the sums between layers are float32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +34,9 @@ class Matrix:
     """A linear layer: [T, I] to [T, O]."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None, summed: int = _SUMMED) -> None:
+        if weight_OI.device.type != "cpu":
+            self._weight_OI, self._bias_O, self._packed = weight_OI, bias_O, list[Any]()
+            return
         weight_OI = weight_OI.float()
         self._weight_OI, self._bias_O, self._packed = weight_OI, bias_O, list[Any]()
         parts = -(-weight_OI.shape[1] // summed)
@@ -45,7 +50,7 @@ class Matrix:
 
     def __call__(self, rows_TI: Tensor) -> Tensor:
         if not self._packed:
-            return linear(rows_TI, self._weight_OI, self._bias_O)
+            return linear(rows_TI.to(self._weight_OI.dtype), self._weight_OI, self._bias_O)
         parts = zip(rows_TI.split(self._width, 1), self._packed, strict=True)
         products: list[Tensor] = [torch.ops.quantized.linear_dynamic_fp16(rows, packed) for rows, packed in parts]
         for product in products[1:]:
@@ -62,7 +67,7 @@ class Adapted:
     b_OR: Tensor  # includes the scaling
 
     def __call__(self, rows_TI: Tensor) -> Tensor:
-        return self.matrix(rows_TI).addmm_(linear(rows_TI, self.a_RI), self.b_OR.t())
+        return self.matrix(rows_TI).addmm_(linear(rows_TI.to(self.a_RI.dtype), self.a_RI), self.b_OR.t())
 
 
 class Layer(NamedTuple):
@@ -117,11 +122,9 @@ def _frequencies(config: Mapping[str, Any], width: int) -> tuple[Tensor, float]:
 
 
 class Llama:
-    """A model. `tensors`: its weights by transformers' names, `rounded`: to bfloat16. Raises KeyError if one is missing."""
+    """A model on the device of its weights. `tensors`: the weights by transformers' names. Raises KeyError if one is missing."""
 
-    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], rounded: bool = False) -> None:
-        if rounded:
-            tensors = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.vocabulary, self.layer_count = int(config["vocab_size"]), int(config["num_hidden_layers"])
         self._base: Llama | None = None
         self.max_positions = int(config["max_position_embeddings"])
@@ -129,13 +132,15 @@ class Llama:
         self.groups = int(config.get("num_key_value_heads") or self.heads)
         self.width = int(config.get("head_dim") or config["hidden_size"] // self.heads)
         self._eps = float(config.get("rms_norm_eps", 1e-6))
-        self._frequencies_F, self._factor = _frequencies(config, self.width)
+        self._embeddings_VD = tensors["model.embed_tokens.weight"]
+        self.dtype, self.device = self._embeddings_VD.dtype, self._embeddings_VD.device  # of the weights
+        self.computed = torch.float32 if self.device.type == "cpu" else self.dtype  # dtype of products, keys and values
+        frequencies_F, self._factor = _frequencies(config, self.width)
+        self._frequencies_F = frequencies_F.to(self.device)
         # Pairs that are rotated together lie side by side, so that a rotation is one complex product.
-        self._pairs = torch.arange(self.width).view(2, -1).t().flatten()
+        self._pairs = torch.arange(self.width, device=self.device).view(2, -1).t().flatten()
         names = [part for parts in _PARTS.values() for part in parts]
         self._rows = {name: len(tensors[f"model.layers.0.{name}.weight"]) for name in names}
-        self._embeddings_VD = tensors["model.embed_tokens.weight"]
-        self.dtype = self._embeddings_VD.dtype  # of the weights; everything is computed in float32
         self._norm_D = tensors["model.norm.weight"].float()
         head_VD = self._embeddings_VD if config.get("tie_word_embeddings") else tensors["lm_head.weight"]
         self._head = Matrix(head_VD, None, _SUMMED_FINELY)
@@ -145,7 +150,9 @@ class Llama:
         def matrix(field: str) -> Matrix:
             parts = _PARTS[field]
             weights = [self._paired(part, tensors[f"{prefix}{part}.weight"]) for part in parts]
-            biases = [self._paired(part, tensors[name].float()) for part in parts if (name := f"{prefix}{part}.bias") in tensors]
+            biases = [
+                self._paired(part, tensors[name].to(self.computed)) for part in parts if (name := f"{prefix}{part}.bias") in tensors
+            ]
             summed = _SUMMED_FINELY if field == "down" else _SUMMED
             return Matrix(torch.cat(weights), torch.cat(biases) if biases else None, summed)
 
@@ -183,11 +190,13 @@ class Llama:
             pairs = [lora.pop(prefix + part, None) for part in parts]
             if any(pairs):
                 blocks = [
-                    torch.zeros(self._rows[part], 0, dtype=torch.float32) if pair is None else self._paired(part, pair[1])
+                    torch.zeros(self._rows[part], 0) if pair is None else self._paired(part, pair[1].to(self.device))
                     for part, pair in zip(parts, pairs, strict=True)
                 ]
                 a_RI = torch.cat([pair[0] for pair in pairs if pair is not None])
-                changed[field] = Adapted(getattr(layer, field), a_RI, torch.block_diag(*blocks))
+                kind = {"device": self.device, "dtype": self.computed}
+                b_OR = torch.block_diag(*(block.to(**kind) for block in blocks))
+                changed[field] = Adapted(getattr(layer, field), a_RI.to(**kind), b_OR)
         return layer._replace(**changed)
 
     def fits(self, other: "Llama") -> bool:
@@ -200,22 +209,22 @@ class Llama:
         x_TD = embedding(ids_T, self._embeddings_VD).float()
         size, turned = x_TD.shape[-1:], self.heads + self.groups
         angles_TF = positions_T.float().unsqueeze(1) * self._frequencies_F
-        turns_T1F = torch.polar(torch.full_like(angles_TF, self._factor), angles_TF).unsqueeze(1)
+        turns_T1F = torch.polar(torch.full_like(angles_TF, self._factor), angles_TF).unsqueeze(1)  # complex64
         for i, layer in enumerate(self._layers):
-            qkv_THD = layer.qkv(rms_norm(x_TD, size, layer.input_norm, self._eps)).unflatten(1, (-1, self.width))
+            qkv_THD = layer.qkv(rms_norm(x_TD, size, layer.input_norm, self._eps)).float().unflatten(1, (-1, self.width))
             if layer.head_norms is not None:
                 for heads, norm in ((slice(self.heads), 0), (slice(self.heads, turned), 1)):
                     qkv_THD[:, heads] = rms_norm(qkv_THD[:, heads], (self.width,), layer.head_norms[norm], self._eps)
             torch.view_as_complex(qkv_THD[:, :turned].unflatten(2, (-1, 2))).mul_(turns_T1F)
-            x_TD = x_TD.add_(layer.output(attend(i, qkv_THD)))
+            x_TD = x_TD.add_(layer.output(attend(i, qkv_THD.to(self.computed))))
             gate_up_T2I = layer.gate_up(rms_norm(x_TD, size, layer.mlp_norm, self._eps))
             gate_TI, up_TI = gate_up_T2I.chunk(2, -1)
             x_TD = x_TD.add_(layer.down(silu(gate_TI).mul_(up_TI)))
         return x_TD
 
     def logits(self, states_ND: Tensor) -> Tensor:
-        """The logits after these states: [N, V]."""
-        return self._head(rms_norm(states_ND, states_ND.shape[-1:], self._norm_D, self._eps))
+        """The logits after these states: float32, [N, V]."""
+        return self._head(rms_norm(states_ND, states_ND.shape[-1:], self._norm_D, self._eps)).float()
 
     def multiply(self, narrow_TD: Tensor, wide_TI: Tensor) -> None:
         """Compute all matrix products of a pass over T tokens and nothing else, to compare a step's time with."""
@@ -229,13 +238,13 @@ class Llama:
     @torch.inference_mode()
     def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
         """Logprobs of `ids[first:]`, each given all preceding ids."""
-        ids_T = torch.tensor(ids)
+        ids_T = torch.tensor(ids, device=self.device)
 
         def attend(_: int, qkv_THD: Tensor) -> Tensor:
             q, k, v = qkv_THD.transpose(0, 1).split((self.heads, self.groups, self.groups))
             return attention(q, k, v, causal=True)
 
-        states_ND = self.forward(ids_T[:-1], torch.arange(len(ids) - 1), attend)[first - 1 :]
+        states_ND = self.forward(ids_T[:-1], torch.arange(len(ids) - 1, device=self.device), attend)[first - 1 :]
         scored: list[float] = []
         for states, targets in zip(states_ND.split(_SCORED_ROWS), ids_T[first:].split(_SCORED_ROWS), strict=True):
             logits = self.logits(states)

@@ -52,8 +52,10 @@ def uniform(seed: int, position: int) -> float:
 def truncated(logits_BV: torch.Tensor, top_k_B: Sequence[int], top_p_B: Sequence[float]) -> torch.Tensor:
     """The scores of the `top_k` most likely tokens (0: all), and of these the most likely ones until their sum reaches `top_p`."""
     ordered_BV, order_BV = logits_BV.sort(descending=True)
-    top_k_B1, top_p_B1 = torch.tensor(top_k_B).unsqueeze(1), torch.tensor(top_p_B, dtype=torch.float32).unsqueeze(1)
-    ordered_BV.masked_fill_((top_k_B1 > 0) & (torch.arange(logits_BV.shape[1]) >= top_k_B1), float("-inf"))
+    device = logits_BV.device
+    top_k_B1 = torch.tensor(top_k_B, device=device).unsqueeze(1)
+    top_p_B1 = torch.tensor(top_p_B, dtype=torch.float32, device=device).unsqueeze(1)
+    ordered_BV.masked_fill_((top_k_B1 > 0) & (torch.arange(logits_BV.shape[1], device=device) >= top_k_B1), float("-inf"))
     shares_BV = ordered_BV.softmax(-1)
     ordered_BV.masked_fill_((top_p_B1 < 1) & (shares_BV.cumsum(-1) - shares_BV >= top_p_B1), float("-inf"))
     return torch.empty_like(logits_BV).scatter_(1, order_BV, ordered_BV)
@@ -68,7 +70,7 @@ def draw(scores_BV: torch.Tensor, uniform_B: torch.Tensor) -> tuple[torch.Tensor
     sums_BS = shares_BSN.sum(-1)
     spans_B = drawn(sums_BS, uniform_B)
     before_BS = sums_BS.double().cumsum(-1)
-    total_B, rows_B = before_BS[:, -1], torch.arange(len(scores_BV))
+    total_B, rows_B = before_BS[:, -1], torch.arange(len(scores_BV), device=scores_BV.device)
     inside_BN = shares_BSN[rows_B, spans_B]
     missing_B = uniform_B * total_B - (before_BS - sums_BS)[rows_B, spans_B]
     ids_B = spans_B * span + drawn(inside_BN, (missing_B / sums_BS[rows_B, spans_B]).clamp_(0, 1))
@@ -184,7 +186,7 @@ class Steering:
         """The logits after bias, penalties and grammar masks. Applied before the temperature."""
         for row, steered in self._rows:
             if steered.bias_V is not None:
-                logits_BV[row] += steered.bias_V
+                logits_BV[row] += steered.bias_V.to(logits_BV.device)
         some = [(row, steered) for row, steered in self._rows if steered.counts_V is not None]
         if some:
             rows, settings = [row for row, _ in some], [steered.sampling for _, steered in some]
@@ -193,11 +195,12 @@ class Steering:
             weights = torch.tensor(
                 [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in settings], dtype=torch.float32
             )
-            logits_BV[rows] = penalised(logits_BV[rows], seen_BV, counts_BV, *weights.unbind(1))
+            device = logits_BV.device
+            logits_BV[rows] = penalised(logits_BV[rows], seen_BV.to(device), counts_BV.to(device), *weights.to(device).unbind(1))
         for row, steered in self._rows:
             if (mask := steered.mask()) is not None:
                 bits_V = np.unpackbits(mask, count=self._vocabulary, bitorder="little")
-                logits_BV[row].masked_fill_(torch.from_numpy(bits_V) == 0, float("-inf"))
+                logits_BV[row].masked_fill_(torch.from_numpy(bits_V).to(logits_BV.device) == 0, float("-inf"))
         return logits_BV
 
     def with_min_p(self, logits_BV: torch.Tensor) -> torch.Tensor:
@@ -205,7 +208,8 @@ class Steering:
         some = [(row, steered.sampling.min_p) for row, steered in self._rows if steered.sampling.min_p]
         if some:
             rows = [row for row, _ in some]
-            logits_BV[rows] = above_min_p(logits_BV[rows], torch.tensor([min_p for _, min_p in some], dtype=torch.float32))
+            min_p_B = torch.tensor([min_p for _, min_p in some], dtype=torch.float32, device=logits_BV.device)
+            logits_BV[rows] = above_min_p(logits_BV[rows], min_p_B)
         return logits_BV
 
     def sample(
@@ -217,7 +221,8 @@ class Steering:
             self.begin(request_ids)
             logits_BV = self.adjusted(logits_BV)
         if any(each.temperature != 1 for each in settings):
-            logits_BV.div_(torch.tensor([[max(each.temperature, _COLDEST)] for each in settings], dtype=torch.float32))
+            temperatures = [[max(each.temperature, _COLDEST)] for each in settings]
+            logits_BV.div_(torch.tensor(temperatures, dtype=torch.float32, device=logits_BV.device))
         logits_BV = self.with_min_p(logits_BV)
         if any(each.top_k or each.top_p < 1 for each in settings):
             logits_BV = truncated(logits_BV, [each.top_k for each in settings], [each.top_p for each in settings])
@@ -230,14 +235,15 @@ class Steering:
         for row, each in self._rows:
             if each.sampling.seed is not None:
                 uniform_B[row] = uniform(each.sampling.seed, each.position)
-        ids_B, logprobs_B = draw(scores_BV, uniform_B)
+        ids_B, logprobs_B = draw(scores_BV, uniform_B.to(scores_BV.device))
+        ids = ids_B.tolist() if self._rows else []
         with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
         if with_tops:
             count = max(each.sampling.top_logprobs for _, each in with_tops)
             for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
                 each.tops.append(top[: each.sampling.top_logprobs])
         for row, each in self._rows:
-            each.record(int(ids_B[row]))
+            each.record(ids[row])
         return ids_B, logprobs_B
 
 

@@ -38,7 +38,7 @@ def load_weights(run: RunDir, recipe: Recipe, version: int) -> "StagedWeights":
         check_weights(folder, Path(recipe.model_path))
     with _LOADING:
         path = str(folder) if policy.kind == "full" else recipe.model_path
-        llama = _read_llama(path, recipe) if recipe.serve.patches and not torch.cuda.is_available() else None
+        llama = _read_llama(path, recipe) if recipe.serve.patches else None
         lora = _read_adapter(folder) if llama is not None and policy.kind == "adapter" else {}
         if llama is not None and lora is not None:
             model: Any = llama.adapted(lora) if lora else llama
@@ -49,7 +49,7 @@ def load_weights(run: RunDir, recipe: Recipe, version: int) -> "StagedWeights":
 
                 model = PeftModel.from_pretrained(model, folder).merge_and_unload().eval()
             if llama is not None:
-                model = Llama(model.config.to_dict(), model.state_dict())
+                model = Llama(model.config.to_dict(), model.state_dict())  # merged into the base: it shares nothing
         return StagedWeights(version, model, recipe.model.dtype == "float32" or model.dtype == torch.float32)
 
 
@@ -74,12 +74,26 @@ def _read_llama(path: str, recipe: Recipe) -> Llama | None:
         return None
     if (model := _loaded.get(str(folder))) is None:
         try:
-            model = _loaded[str(folder)] = Llama(config, _read_tensors(files), _DTYPES[recipe.model.dtype] == torch.bfloat16)
+            model = _loaded[str(folder)] = Llama(config, _Moved(_read_tensors(files), _DTYPES[recipe.model.dtype]))
         except KeyError:  # saved with other names: transformers may know them
             return None
         except (OSError, ValueError, RuntimeError) as error:
             raise _unreadable(path, error) from error
     return model
+
+
+class _Moved(dict[str, Tensor]):
+    """Tensors that are moved to the GPU, if there is one, and rounded when they are read, so that no more than one matrix is there
+    twice. `dtype`: "auto" for their own."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], dtype: Any) -> None:
+        super().__init__(tensors)
+        self._device = "cuda" if torch.cuda.is_available() else "cpu"
+        # A CPU computes in float32 anyway, and holds in 16 bits what loses nothing by it.
+        self._dtype = None if dtype == "auto" or (dtype == torch.float32 and self._device == "cpu") else dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return super().__getitem__(name).to(self._device, self._dtype)
 
 
 def _read_tensors(files: Sequence[Path]) -> Mapping[str, Tensor]:

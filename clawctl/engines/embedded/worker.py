@@ -19,6 +19,7 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, EngineFailure
+from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder, Running
 from clawctl.engines.embedded.frames import (
     Call,
@@ -66,6 +67,7 @@ class Worker:
 
     def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
         self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
+        self._cache = KvCache(self._recipe.serve.kv_cache_tokens)
         self._models: dict[int | None, Decoder] = {}  # the live model under None, pinned models under their versions
         self._running: dict[int, Running] = {}
         self._looking: dict[int, asyncio.Task[None]] = {}  # requests whose images are being decoded
@@ -80,7 +82,7 @@ class Worker:
         if self._recipe.serve.threads is not None:
             torch.set_num_threads(self._recipe.serve.threads)
         try:
-            live = self._models[None] = await asyncio.to_thread(Decoder, self._run, self._recipe, 0)
+            live = self._models[None] = await asyncio.to_thread(Decoder, self._run, self._recipe, 0, self._cache)
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it
             self._answer(failed(0, error))
             return
@@ -178,7 +180,7 @@ class Worker:
             case Compile():
                 self._opened[request.number] = self._ready_grammars().open(request.specification)
             case Load():
-                self._models[request.version] = Decoder(self._run, self._recipe, request.version)
+                self._models[request.version] = Decoder(self._run, self._recipe, request.version, self._cache)
             case Unload():
                 if (model := self._models.pop(request.version, None)) is not None:
                     model.stop()

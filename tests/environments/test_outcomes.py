@@ -35,6 +35,7 @@ from clawctl.run.shards import read_turns
 from tests.serve.served import Server, build_model
 from tests.waiting import until
 
+ROOT = Path(__file__).parents[2]
 CODE = """
 from clawctl.environments import Outcome, Task
 from clawctl.environments.asking import ask
@@ -230,19 +231,20 @@ def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
 
 
 def test_the_environment_and_the_suite_in_the_docs_run_unchanged(tmp_path: Path, server: Server) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "environments.md").read_text()
+    page = (ROOT / "docs" / "environments.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     environment, suite = (next(block for block in blocks if name in block) for name in ("class Capitals", "def manners"))
-    (tmp_path / "capitals.py").write_text(environment)
+    example = ROOT / "examples" / "capitals.py"
+    assert example.read_text().endswith(f"\n\n{environment}")
     (tmp_path / "manners.py").write_text(suite)
-    capitals = create(ENVIRONMENTS.load(f"{tmp_path / 'capitals.py'}:Capitals", "play"), "Capitals", "play")
+    capitals = create(ENVIRONMENTS.load(f"{example}:Capitals", "play"), "Capitals", "play")
     endpoint = Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4})
     plan = Plan("Capitals", capitals, [Task("capital-Perú", "Peru")], 1, 0)
     played = asyncio.run(Player(server.run, plan, lambda: endpoint, 1, threading.Event()).play())
     assert played.endings == {"done": 1}
     (turn,) = [turn for turn in rows(server).values() if turn.task_id == "capital-Per%C3%BA"]
     assert (turn.outcome_reward, turn.trainable) == (-1.0, True)
-    names = [f"{tmp_path / 'capitals.py'}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
+    names = [f"{example}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
     tasks, calls = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
     assert calls.metrics == ("brief", "answered")
     of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (tasks, calls))

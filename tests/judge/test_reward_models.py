@@ -212,6 +212,15 @@ def test_a_class_a_maker_and_a_ready_object_judge(run, custom, name) -> None:
     ]
 
 
+def test_the_judge_of_the_examples_judges_by_thanks_and_by_length(run) -> None:
+    example = Path(__file__).parents[2] / "examples" / "brevity.py"
+    shard(run, "1-a", [reply("Thank you!"), reply("hm")])
+    judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{example}:Brevity"}}), once=True)
+    thanked, other = verdicts_of(run)
+    assert (thanked.reward, thanked.judge) == (1.0, "custom brevity.py:Brevity")
+    assert 0.5 < other.reward < 1
+
+
 def test_an_async_score_is_awaited(run, custom) -> None:
     shard(run, "1-a", [reply("thanks")])
     judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:Waits"}}), once=True)

@@ -18,12 +18,7 @@ from tests.trainers.local.test_methods_in_a_step import train
 from tests.trainers.local.test_train_step import begin, take, weights
 
 # the policy loss of `binary` and `combine` without mask and penalty, from the arguments of a custom loss alone
-OURS = """
-def compute_loss(policy_logits, reference_logits, rewards, advantages, config):
-    logprobs = policy_logits.log_softmax(-1).gather(1, config.token_ids[:, None]).squeeze(1)
-    ratio = (logprobs - config.sampler_logprobs).exp()
-    return -(ratio * advantages).sum() / config.count
-"""
+EXAMPLE = f"{Path(__file__).parents[3] / 'examples' / 'loss.py'}:compute_loss"
 
 
 def write(tmp_path: Path, code: str) -> str:
@@ -38,7 +33,7 @@ def test_a_custom_loss_that_writes_the_policy_loss_makes_the_same_step(
 ) -> None:
     publish_turns(run, sampler, 8)
     found = []
-    for custom in (None, write(tmp_path, OURS)):
+    for custom in (None, EXAMPLE):
         settings = {"method": "binary", "batch_turns": 8, "ratio_penalty": 0.0, "custom_loss": custom, "lr": 1e-4, **changes}
         training = begin(run, model_path, tokens_per_microbatch=100, **settings)
         row = train_step(training, take(run, training)).row
@@ -135,7 +130,7 @@ def test_a_loss_that_needs_version_0_is_refused_at_start_if_it_is_not_available(
 
 def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="no advantages with method hybrid"):
-        load_custom_loss(TrainConfig(method="hybrid", custom_loss=write(tmp_path, OURS)), 7)
+        load_custom_loss(TrainConfig(method="hybrid", custom_loss=EXAMPLE), 7)
 
 
 def test_a_value_other_than_file_and_name_is_refused(tmp_path: Path) -> None:

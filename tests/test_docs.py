@@ -10,11 +10,12 @@ import pytest
 import yaml
 
 from clawctl.config import Recipe, known_keys, load_recipe
+from scripts.benchmarks import results
 from scripts.reference import PAGES
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^\s*(?:\S+/)?clawctl (.+?)(?:\s+#.*)?$", re.MULTILINE)
-PROSE = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = [ROOT / "README.md", ROOT / "scripts" / "benchmarks" / "NOTES.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def commands_in(page: Path) -> list[str]:
@@ -27,6 +28,10 @@ def commands_in(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_pages_are_fresh(page: str) -> None:
     assert (ROOT / "docs" / "reference" / page).read_text() == PAGES[page](), "run: .venv/bin/python -m scripts.reference"
+
+
+def test_the_page_of_benchmarks_is_fresh() -> None:
+    assert results.PAGE.read_text() == results.page(*results.load()), "run: scripts/bench results"
 
 
 def test_every_command_in_the_documents_parses() -> None:

@@ -4,7 +4,7 @@ Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, 
 that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
 episodes affect the others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex,
 Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement improves a policy on held-out tasks).
-docs/benchmarks.md describes the metrics, the bars and the last results.
+NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
 
 The exit code is 1 if a metric misses its bar.
 """

@@ -3,7 +3,7 @@
 Cases: `stall` (can one client's input delay another client's first token), `redaction` (how the time of redaction grows with its
 input), `influence` (how much of a training step one turn or one key can own), `judge` (how often injected text flips a verdict),
 `rules` (whether a fetched page can pass for a test verdict), `ids` (whether secrets survive as token ids).
-docs/benchmarks.md describes the metrics, the bars and the last results.
+NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
 
 The exit code is 1 if a metric exceeds its bar.
 """

@@ -2,7 +2,7 @@
 
 The data are 500 labelled lines (`labelled_lines.py`) and the lines of five parts of templates (`labelled_templates.py`). The rules
 were changed after failures in all five parts. The authors of the parts `seen`, `seen second` and `fresh` had not read the rules, so
-the first run of each is the unbiased result, which docs/benchmarks.md records. For comparison, detect-secrets reads the same lines
+the first run of each is the unbiased result, which NOTES.md records. For comparison, detect-secrets reads the same lines
 with all its own detectors. It is part of the extra `test`, and is skipped if it is not installed.
 
 A secret counts as found if no part of it longer than 4 characters is left. A secret of 5 characters or fewer counts as found if it

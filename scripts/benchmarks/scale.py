@@ -2,7 +2,7 @@
 
 Case `model` computes the turns per second and conversations that each number of boxes supports, the stage that saturates first, and
 the cost. A queue simulation just below and just above that load confirms the result. Constants of the software are measured
-(docs/benchmarks.md). Constants of a GPU are assumed, because none was available. `scripts/benchmarks/scale_model.py` has all of
+(NOTES.md). Constants of a GPU are assumed, because none was available. `scripts/benchmarks/scale_model.py` has all of
 them.
 
 Case `points` measures the processor time of a turn in each stage separately. From that it predicts the processor time of two real

@@ -5,8 +5,10 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -41,8 +43,17 @@ def report(name: str, rows: list[Row], file: Path | None) -> None:
     Console().print(table)
     if file is not None:
         command = shlex.join(["scripts/bench", name, *sys.argv[1:]])
-        result = {"name": name, "machine": machine(), "command": command, "rows": [asdict(row) for row in rows]}
+        about = {"name": name, "machine": machine(), "commit": commit(), "date": date.today().isoformat(), "command": command}
+        result = {**about, "rows": [asdict(row) for row in rows]}
         file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+def commit() -> str:
+    """The checkout's commit: "bc5bc05c", or "bc5bc05c, changed"."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--abbrev=8", "--dirty=, changed"], capture_output=True, text=True
+    )
+    return done.stdout.strip() or "unknown"
 
 
 def machine() -> str:

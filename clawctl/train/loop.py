@@ -77,6 +77,10 @@ class Session:
         for batch in self._batches(stop, once):
             cost = spending.pay(batch)
             result = self.trainer.step(batch)
+            if result.refused:
+                batch = retry_while_full(partial(self._without_refused, batch, result), "the ledger", stop)
+            if not batch.samples:
+                continue
             if result.row is not None and cost is not None:
                 result.row["cost"] = cost
             failed = failed + 1 if result.row is None else 0
@@ -161,6 +165,14 @@ class Session:
             "unknown" if row["grad_norm"] is None else f"{row['grad_norm']:.3g}",
             sum(row["seconds"].values()), sum(timing.seconds.values()),
         )  # fmt: skip
+
+    def _without_refused(self, batch: Batch, result: StepResult) -> Batch:
+        """Enter the turns that the trainer refused in the ledger, with their reasons. Returns the batch without them."""
+        for sample in batch.samples:
+            if (reason := result.refused.get(sample.turn_id)) is not None:
+                ledger.write_skipped(self.run, batch.step, [sample], reason)
+        self.feed.mark_done(list(result.refused), "skipped")
+        return replace(batch, samples=[sample for sample in batch.samples if sample.turn_id not in result.refused])
 
     def _skip(self, batch: Batch, result: StepResult) -> None:
         """Log the turns that broke the step and never try them again. The other turns of the batch wait for the next one."""

@@ -1,7 +1,7 @@
 """The measurements of a step: one row of `train/steps.jsonl`, and the numbers of each turn."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,6 +102,7 @@ class StepResult:
     facts: "StepFacts | None" = None  # None: no step was made
     problem: str | None = None  # why no step was made
     broken: tuple[str, ...] = ()  # ids of the turns that caused the problem; empty: no single turn did
+    refused: Mapping[str, str] = field(default_factory=dict)  # turns that the step left out, and why; no step can train them
     wrong_model: bool = False  # most turns of the newest version disagree with the model, so no other batch will succeed
 
 

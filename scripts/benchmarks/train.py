@@ -8,7 +8,6 @@ model.
 
     scripts/bench train                          sessions of 4, 8, 16, 32 turns, single turns, a vocabulary of 151k
     scripts/bench train --case session-16        one of them
-    scripts/bench train --case gpu-4b            random weights at Qwen3-4B's dimensions, on a CUDA card
 """
 
 import argparse
@@ -41,7 +40,7 @@ def main() -> None:
 
 def options_from(arguments: list[str]) -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=[*CASES, "gpu-4b"], help="only this one; may be given again")
+    parser.add_argument("--case", action="append", choices=CASES, help="only this one; may be given again")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contestant")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=natural_dtype(), help="of every contestant")
     parser.add_argument("--trl", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL; made if missing")
@@ -52,10 +51,6 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
 
 def measure(case: str, options: argparse.Namespace) -> list[Row]:
     print(f"{case}: medians of {options.repeats}", file=sys.stderr, flush=True)
-    if case == "gpu-4b":
-        from scripts.benchmarks.train_gpu import gpu_rows
-
-        return gpu_rows(options)
     if case.startswith("session-"):
         return session_rows(case, int(case.removeprefix("session-")), options)
     return single_rows(case, options) if case == "single-turn" else vocabulary_rows(case, options)

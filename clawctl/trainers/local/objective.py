@@ -175,5 +175,6 @@ def pulls(ids_TK: Tensor, gaps_TK: Tensor) -> dict[int, float]:
     """
     ids_N, where_N = ids_TK.flatten().unique(return_inverse=True)
     sums_N = torch.zeros(len(ids_N), device=gaps_TK.device).index_add_(0, where_N, gaps_TK.detach().flatten().float())
-    top = sums_N.abs().topk(min(MAX_PULLS, len(sums_N))).indices.tolist()
-    return {int(ids_N[place]): float(sums_N[place]) for place in top}
+    top = sums_N.abs().topk(min(MAX_PULLS, len(sums_N))).indices
+    ids, sums = torch.stack([ids_N[top].float(), sums_N[top]]).tolist()  # one read from the device; ids below 2^24 are exact
+    return {int(token): total for token, total in zip(ids, sums, strict=True)}

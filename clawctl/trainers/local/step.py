@@ -10,7 +10,7 @@ import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
 from clawctl.trainers.local.memory import peak_memory
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
 from clawctl.trainers.local.optimizer import learning_rate, warmth
+from clawctl.trainers.local.out_of_memory import within_memory
 from clawctl.trainers.local.own_gradients import measuring
 from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
 from clawctl.trainers.local.sharding import whole
@@ -40,16 +41,31 @@ log = logging.getLogger("clawctl.train")
 
 
 def train_step(training: Training, batch: Batch) -> StepResult:
-    """Make one step. No weight changes if the loss or gradient is not finite, or if another model sampled its turns."""
-    config, ranks, optimizer = training.config, training.ranks, training.optimizer
+    """Make one step. No weight changes if the loss or gradient is not finite, or if another model sampled its turns. Turns that are
+    too long for the device's memory are refused."""
     if training.policy.images is not None:
         batch = training.policy.images.with_image_ids(batch)
+    computed, refused = within_memory(training, batch, functools.partial(_gradients, training))
+    if computed is None:
+        return StepResult(None, problem="no turn fits into memory", refused=refused)
+    return replace(_apply(training, *computed), refused=refused)
+
+
+def _gradients(training: Training, batch: Batch) -> tuple[Objective, Measures]:
+    """The gradients of a batch, in the parameters."""
+    config, ranks = training.config, training.ranks
     batch = scored(training.policy, ranks, batch, config)
     objective, measures = objective_of(config, batch), Measures()
     # Seed of dropout, so that it is the same after a crash.
     torch.manual_seed((config.seed * 1_000_003 + batch.step) * 1009 + ranks.rank)
-    optimizer.zero_grad(set_to_none=True)
+    training.optimizer.zero_grad(set_to_none=True)
     add_gradients(training, objective, measures)
+    return objective, measures
+
+
+def _apply(training: Training, objective: Objective, measures: Measures) -> StepResult:
+    """Change the weights by the gradients."""
+    config, ranks, optimizer, batch = training.config, training.ranks, training.optimizer, objective.batch
     with measures.clock("optimizer"):
         norm = _clip_gradients(training)
     measures.peak_memory = peak_memory(training.policy.device)
@@ -77,6 +93,8 @@ def train_step(training: Training, batch: Batch) -> StepResult:
         kl_base = keep_near_base(training, probe)
         if training.average is not None:
             training.average.update()
+        if training.policy.device.type == "cuda":
+            torch.cuda.synchronize(training.policy.device)  # the optimizer's kernels belong to its time
     facts = _facts(training, objective, norm, lr, kl_base, moved)
     return StepResult(step_row(total, batch, facts), total.turns, facts)
 

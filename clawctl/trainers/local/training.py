@@ -25,6 +25,7 @@ class Training:
     cost: Cost | None = None  # cost of a pass; None: unknown
     custom: CustomLoss | None = None  # replaces the policy loss
     average: Average | None = None  # the teacher `ema`
+    too_long: int | None = None  # length of the shortest turn that did not fit into memory; None: every turn did
 
     @property
     def teacher(self) -> Any | None:

@@ -1,0 +1,44 @@
+"""`scripts/bench gpu` with tiny shapes on the CPU, and its sessions."""
+
+import json
+import time
+from pathlib import Path
+
+from clawctl.trainers.local.trees import build_trie, make_branch
+from scripts.benchmarks import gpu
+from scripts.benchmarks.gpu_training import MEMORY, SPEED, session_of
+
+ON_A_CARD = {"circle"}  # tests/test_circle.py has it on the CPU
+CASES = [case for case in gpu.CASES if case.name not in ON_A_CARD]
+
+
+def test_the_sessions_fill_their_tries() -> None:
+    for shape in (*MEMORY, *SPEED):
+        session = session_of(shape.tokens, 1000)
+        laid = len(build_trie([make_branch(prompt, completion, 1.0) for prompt, completion in session]).ids_T)
+        assert 0.85 * shape.tokens < laid < 1.15 * shape.tokens
+
+
+def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
+    results = gpu.Results(tmp_path / "gpu.json")
+    gpu.rehearse(CASES, results, tmp_path)
+    found = {(row.case, row.metric): row.value for row in results.rows}
+    assert results.states == {case.name: "done" for case in CASES}
+    assert found["gradients", "within_tolerance"] == 1
+    assert found["oom", "steps_lost"] == found["oom", "turns_lost"] == 0
+    assert found["oom", "long_turn_refused_with_reason"] == 1
+    assert found["canary", "demo bfloat16 passes"] == 1
+    assert found["engine", "swap failed"] == found["shared", "failed"] == 0
+
+
+def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_path: Path) -> None:
+    file = tmp_path / "gpu.json"
+    results = gpu.Results(file)
+    never = gpu.Case("gradients", 0.0, "has no time", "gpu_training.gradients")
+    works = next(case for case in gpu.CASES if case.name == "oom")
+    gpu.run_cases([never, works], results, tmp_path, time.monotonic() + 240, tiny=True)
+    saved = json.loads(file.read_text())
+    assert saved["states"]["gradients"].startswith("stopped after 0 s")
+    assert saved["states"]["oom"] == "done"
+    assert (tmp_path / "gpu-gradients.log").exists()
+    assert {"case": "oom", "metric": "turns_lost", "value": 0.0, "unit": "turns"} in saved["rows"]

@@ -4,7 +4,7 @@ Each turn is judged three times: without its attack, again without it, and with 
 first one, an abstention included. Temperature and votes are the defaults of `judge`, the rest is the demo recipe's.
 
 There are three groups of attacks. `open` is for those who work on the defence. `seen` was held out once, but its results led to
-repairs of the defence. `held_out` is `hostile_judge_fresh`, whose author had read neither the defence nor the other two.
+repairs of the defence. `held_out` is `hostile_judge_fresh.yaml`, whose author had read neither the defence nor the other two.
 """
 
 import argparse
@@ -18,9 +18,8 @@ from clawctl.extensions.judge_lab.calibrate import reward_now
 from clawctl.judge.panel import Panel, gather_all
 from clawctl.run.directory import RunDir, open_run
 from scripts.benchmarks.circle import running, wait_until, write_recipe
-from scripts.benchmarks.hostile_judge_attacks import OPEN, Injection, draw, padded
-from scripts.benchmarks.hostile_judge_fresh import CORPUS as HELD_OUT
-from scripts.benchmarks.hostile_judge_held_out import CORPUS as SEEN
+from scripts.benchmarks.hostile_judge_attacks import FRESH as HELD_OUT
+from scripts.benchmarks.hostile_judge_attacks import OPEN, SEEN, Injection, draw, padded
 from scripts.benchmarks.judge import answers
 from scripts.benchmarks.table import Row
 

@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from clawctl.config import Recipe, load_recipe
-from clawctl.extensions.judge_lab.attacks import ATTACKS
+from clawctl.extensions.judge_lab.attacks import ATTACKS, read_attacks
 from clawctl.extensions.judge_lab.calibrate import flips, measure
 from clawctl.extensions.judge_lab.cases import Case, make_turn
 from clawctl.judge.prompts import judge_messages, new_fence
@@ -39,10 +39,12 @@ from clawctl.run.endpoint import own_endpoint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_verdicts, write_turns
 from scripts.benchmarks.circle import running, wait_until, write_recipe
-from scripts.benchmarks.judge_held_out import HELD_OUT
 from scripts.benchmarks.judge_obedient import obey
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.demo_model import judgements
+
+# Other forms than those of the suite: they show a defence that works on the suite alone.
+HELD_OUT = read_attacks(Path(__file__).with_name("judge_held_out.jsonl"))
 
 CONCURRENCY = 16
 SHARD = 256  # turns per shard, as in collect

@@ -8,191 +8,38 @@ import string
 import uuid
 from urllib.parse import quote
 
-from scripts.benchmarks.labelled_drawn import ALNUM, BASE32, BASE58, DRAWN, HEX, LOWER, UPPER, URL64, Draw, base64_of, key, some
+from scripts.benchmarks.labelled_drawn import (
+    ALNUM,
+    BASE32,
+    BASE58,
+    DRAWN,
+    HEX,
+    LOWER,
+    UPPER,
+    URL64,
+    WORDS,
+    Draw,
+    base64_of,
+    key,
+    some,
+)
 
 _DIGITS = string.digits
 _HEXUP = "0123456789ABCDEF"
 _B64 = ALNUM + "+/"
 _BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
-_NOUNS = [
-    "Sommer", "Liverpool", "Panda", "Winter", "Barcelona", "Dragon", "Pumpkin", "Kaffee", "Gandalf", "Monday", "Berlin", "Falcon",
-    "Chocolat", "Snoopy", "Arsenal", "Zebra", "Welkom", "Matrix", "Hallo", "Phoenix", "Mercury", "Bailey", "Juventus", "Toyota",
-]  # fmt: skip
-_PLAIN = [
-    "copper",
-    "meadow",
-    "walrus",
-    "ginger",
-    "planet",
-    "teapot",
-    "violin",
-    "shadow",
-    "pepper",
-    "island",
-    "candle",
-    "harbor",
-    "goblin",
-    "thunder",
-    "biscuit",
-]
-_PINYIN = ["woaini", "beijing", "xiaoming", "panda", "longteng", "yuanfang", "chenwei", "haoren"]
-_RUSSIAN = ["Ромашка", "Медведь", "Спартак", "Берёза", "Самовар", "Наташа"]
-_BIP39 = [
-    "absent",
-    "advice",
-    "amazing",
-    "anchor",
-    "apple",
-    "arctic",
-    "artist",
-    "autumn",
-    "balance",
-    "banana",
-    "basket",
-    "before",
-    "bicycle",
-    "blanket",
-    "border",
-    "bridge",
-    "bubble",
-    "butter",
-    "cabin",
-    "camera",
-    "canyon",
-    "carbon",
-    "castle",
-    "cattle",
-    "census",
-    "cherry",
-    "clever",
-    "cloud",
-    "coconut",
-    "copper",
-    "cotton",
-    "cradle",
-    "credit",
-    "cruise",
-    "dance",
-    "decade",
-    "denial",
-    "desert",
-    "dinner",
-    "dolphin",
-    "donkey",
-    "dragon",
-    "eagle",
-    "elbow",
-    "elegant",
-    "embrace",
-    "engine",
-    "episode",
-    "escape",
-    "exotic",
-    "fabric",
-    "famous",
-    "fiction",
-    "flower",
-    "forest",
-    "fossil",
-    "frozen",
-    "gadget",
-    "galaxy",
-    "garlic",
-    "genius",
-    "giraffe",
-    "glimpse",
-    "gravity",
-    "guitar",
-    "hammer",
-    "harvest",
-    "hockey",
-    "humble",
-    "income",
-    "island",
-    "jacket",
-    "jungle",
-    "kangaroo",
-    "kitchen",
-    "ladder",
-    "laptop",
-    "lemon",
-    "liberty",
-    "lizard",
-    "magnet",
-    "marble",
-    "meadow",
-    "mirror",
-    "mosquito",
-    "muffin",
-    "napkin",
-    "noodle",
-    "oblige",
-    "ocean",
-    "olympic",
-    "orange",
-    "oxygen",
-    "palace",
-    "parrot",
-    "patient",
-    "peasant",
-    "pepper",
-    "piano",
-    "pigeon",
-    "plastic",
-    "potato",
-    "prison",
-    "puzzle",
-    "quantum",
-    "rabbit",
-    "raven",
-    "ribbon",
-    "rocket",
-    "saddle",
-    "salmon",
-    "scorpion",
-    "season",
-    "shadow",
-    "silver",
-    "sketch",
-    "sphere",
-    "spider",
-    "squirrel",
-    "sunset",
-    "symbol",
-    "tackle",
-    "tennis",
-    "theory",
-    "ticket",
-    "tornado",
-    "tragic",
-    "tunnel",
-    "turtle",
-    "umbrella",
-    "unique",
-    "uphold",
-    "vacuum",
-    "velvet",
-    "village",
-    "vintage",
-    "walnut",
-    "weapon",
-    "whisper",
-    "window",
-    "winter",
-    "wisdom",
-    "yellow",
-    "zebra",
-]
 
 
 # passwords as people and machines make them ------------------------------------------------------------------------------------------
 def _human(draw: random.Random) -> str:
     """Word, number and sign, as many company policies require."""
-    return draw.choice(_NOUNS) + draw.choice(["", "#", "_", "-", "@"]) + str(draw.randrange(10, 2030)) + draw.choice("!?*.#!")
+    return (
+        draw.choice(WORDS["nouns"]) + draw.choice(["", "#", "_", "-", "@"]) + str(draw.randrange(10, 2030)) + draw.choice("!?*.#!")
+    )
 
 
 def _leet(draw: random.Random) -> str:
-    word = draw.choice(_PLAIN) + draw.choice(_PLAIN)
+    word = draw.choice(WORDS["plain"]) + draw.choice(WORDS["plain"])
     return word.translate(str.maketrans("aeos", "4305")) + str(draw.randrange(1, 99))
 
 
@@ -217,11 +64,11 @@ def _short(draw: random.Random) -> str:
 
 
 def _spaced(draw: random.Random) -> str:
-    return " ".join(draw.sample(_PLAIN, draw.randrange(4, 6)))
+    return " ".join(draw.sample(WORDS["plain"], draw.randrange(4, 6)))
 
 
 def _hyphened(draw: random.Random) -> str:
-    return "-".join(draw.sample(_PLAIN, 4))
+    return "-".join(draw.sample(WORDS["plain"], 4))
 
 
 def _apple(draw: random.Random) -> str:
@@ -391,14 +238,14 @@ def _fingerprint(draw: random.Random) -> str:
 SECOND: dict[str, Draw] = {
     # passwords
     "human": _human, "leet": _leet, "gen": _gen, "safe": _safe, "short": _short, "spaced": _spaced, "hyphened": _hyphened, "apple": _apple, "apppw": _apppw,
-    "pinyin": lambda draw: draw.choice(_PINYIN) + draw.choice(["", "@", "_"]) + str(draw.randrange(100, 99999)),
-    "russian": lambda draw: draw.choice(_RUSSIAN) + str(draw.randrange(100, 2030)) + draw.choice("!?#"),
+    "pinyin": lambda draw: draw.choice(WORDS["pinyin"]) + draw.choice(["", "@", "_"]) + str(draw.randrange(100, 99999)),
+    "russian": lambda draw: draw.choice(WORDS["russian"]) + str(draw.randrange(100, 2030)) + draw.choice("!?#"),
     "pin4": some(_DIGITS, 4), "base32long": some(BASE32, 52), "twice": _twice, "recovery": key((HEX, 5), "-", (HEX, 5)),
     # composed
     "pair64": lambda draw: _b64(_pair(draw)), "gen64": lambda draw: _b64(_gen(draw)), "human64": lambda draw: _b64(_human(draw) + "\n"),
     "pem64": lambda draw: _b64(_pkcs8(draw)), "openssh64": lambda draw: _b64(_opensshkey(draw)), "pkcs8": _pkcs8, "rsakey": _rsakey, "eckey": _eckey, "opensshkey": _opensshkey,
     "dsakey": _block("DSA PRIVATE " + "KEY", "MIIBuwIBAAKBgQ", 400), "openvpn": _openvpn, "ssh2": _ssh2, "jwtlong": _jwtlong, "flask": _itsdangerous, "laravel": _laravel, "solana": _solana,
-    "seed12": lambda draw: " ".join(draw.sample(_BIP39, 12)), "seed24": lambda draw: " ".join(draw.sample(_BIP39, 24)),
+    "seed12": lambda draw: " ".join(draw.sample(WORDS["bip39"], 12)), "seed24": lambda draw: " ".join(draw.sample(WORDS["bip39"], 24)),
     "visaspace": _split(_visa, (4, 4, 4, 4), " "), "visadash": _split(_visa, (4, 4, 4, 4), "-"), "visa": _visa, "master": _split(_mastercard, (4, 4, 4, 4), " "),
     "amex": _split(_amex, (4, 6, 5), " "), "amexdash": _split(_amex, (4, 6, 5), "-"), "diners": _split(_diners, (4, 6, 4), " "), "jcb": _luhn(["3528", "3589"], 16),
     # clouds

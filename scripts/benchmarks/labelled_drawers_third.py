@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable
 from urllib.parse import quote
 
-from scripts.benchmarks.labelled_drawn import Draw, base64_of, key, some
+from scripts.benchmarks.labelled_drawn import WORDS, Draw, base64_of, key, some
 
 _D = string.digits
 _D9 = "123456789"
@@ -29,56 +29,17 @@ _BECH = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _NIX = "0123456789abcdfghijklmnpqrsvwxyz"
 _CROCK = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-_NAMES = [
-    "Sommer",
-    "Winter",
-    "Bergsee",
-    "Falcon",
-    "Juventus",
-    "Monterrey",
-    "Tokio",
-    "Pumpkin",
-    "Rosalie",
-    "Kestrel",
-    "Barcelona",
-    "Zephyr",
-    "Lisboa",
-    "Matilda",
-    "Wolverine",
-    "Snowdon",
-]
-_DICE = [
-    "gravel",
-    "pending",
-    "oyster",
-    "thimble",
-    "banjo",
-    "crimson",
-    "walnut",
-    "squeeze",
-    "lantern",
-    "drizzle",
-    "plaza",
-    "mammoth",
-    "sprout",
-    "kettle",
-    "violin",
-    "copper",
-    "shrug",
-    "easel",
-]
-
 
 def _human(draw: random.Random) -> str:
-    name = draw.choice(_NAMES)
+    name = draw.choice(WORDS["names"])
     kind = draw.randrange(4)
     if kind == 0:
         return f"{name}{draw.randrange(1975, 2026)}{draw.choice('!*#')}"
     if kind == 1:
         return f"{name.replace('o', '0').replace('a', '@').replace('e', '3')}{draw.choice('!_*')}{draw.randrange(10, 999)}"
     if kind == 2:
-        return f"{draw.choice('!*_')}{name}{draw.choice('-_.')}{draw.choice(_NAMES).lower()}{draw.randrange(10, 99)}"
-    return f"{name.lower()}{draw.choice(_NAMES)}{draw.randrange(100, 9999)}"
+        return f"{draw.choice('!*_')}{name}{draw.choice('-_.')}{draw.choice(WORDS['names']).lower()}{draw.randrange(10, 99)}"
+    return f"{name.lower()}{draw.choice(WORDS['names'])}{draw.randrange(100, 9999)}"
 
 
 def _gen(length: int, marks: str = "!@%^*_+=-?~") -> Draw:
@@ -92,7 +53,7 @@ def _gen(length: int, marks: str = "!@%^*_+=-?~") -> Draw:
 
 
 def _dice(mark: str, count: int = 4) -> Draw:
-    return lambda draw: mark.join(draw.sample(_DICE, count))
+    return lambda draw: mark.join(draw.sample(WORDS["dice"], count))
 
 
 def _uuid(draw: random.Random) -> str:

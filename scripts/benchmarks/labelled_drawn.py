@@ -6,7 +6,10 @@ import random
 import string
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import quote
+
+import yaml
 
 from scripts.benchmarks.labelled_lines import SECRETS, draw_password, failing_card
 
@@ -15,46 +18,8 @@ HEX = "0123456789abcdef"
 UPPER = string.ascii_uppercase + string.digits
 LOWER = string.ascii_lowercase + string.digits
 URL64 = ALNUM + "-_"
-_SEED_WORDS = [
-    "abandon",
-    "ability",
-    "able",
-    "about",
-    "above",
-    "absent",
-    "absorb",
-    "abstract",
-    "absurd",
-    "abuse",
-    "access",
-    "accident",
-    "account",
-    "accuse",
-    "achieve",
-    "acid",
-    "acoustic",
-    "acquire",
-    "across",
-    "act",
-    "action",
-    "actor",
-    "actress",
-    "actual",
-    "adapt",
-    "add",
-    "addict",
-    "address",
-    "adjust",
-    "admit",
-    "adult",
-    "advance",
-    "advice",
-    "aerobic",
-    "affair",
-    "afford",
-    "afraid",
-]
 Draw = Callable[[random.Random], str]
+WORDS: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("labelled_words.yaml").read_text(encoding="utf-8"))
 
 
 def some(alphabet: str, length: int) -> Draw:
@@ -131,7 +96,7 @@ DRAWN: dict[str, Draw] = {
     "adafruit": key("ai", "o_", (ALNUM, 28)), "langsmith": key("lsv2_", "pt_", (HEX, 32), "_", (HEX, 10)), "openshift": key("sha", "256~", (URL64, 43)), "cloudinary": key("cloud", "inary://", ("123456789", 15), ":", (URL64, 27), "@demo"),
     "teams": lambda draw: f"https://acme.webhook.office.com/webhookb2/{DRAWN['uuid'](draw)}@{DRAWN['uuid'](draw)}/IncomingWebhook/{some(HEX, 32)(draw)}/{DRAWN['uuid'](draw)}",
     "userpass": lambda draw: base64.b64encode(f"deploy:{draw_password(draw)}".encode()).decode(),
-    "sshbody": base64_of(120), "wifi": some(ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(_SEED_WORDS, 12)),
+    "sshbody": base64_of(120), "wifi": some(ALNUM, 12), "seed": lambda draw: " ".join(draw.sample(WORDS["seed_words"], 12)),
 }  # fmt: skip
 BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 BASE32 = string.ascii_uppercase + "234567"

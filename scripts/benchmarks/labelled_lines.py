@@ -14,6 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha1, sha256
 from itertools import pairwise
+from pathlib import Path
+
+import yaml
 
 _ALNUM = string.ascii_letters + string.digits
 _URL64 = _ALNUM + "-_"
@@ -207,7 +210,11 @@ def failing_card(draw: random.Random) -> str:
     return digits
 
 
-def _word_line(*lines: str) -> Callable[[random.Random], str]:
+_LINES: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("labelled_lookalikes.yaml").read_text(encoding="utf-8"))
+
+
+def _word_line(kind: str) -> Callable[[random.Random], str]:
+    lines = _LINES[kind]
     return lambda draw: draw.choice(lines).replace("#", str(draw.randrange(2, 99)))
 
 
@@ -223,77 +230,16 @@ _LOOKALIKES: dict[str, Callable[[random.Random], str]] = {
     "isbn": lambda draw: f"ISBN 978-{draw.randrange(10)}-{draw.randrange(100, 999)}-{draw.randrange(10000, 99999)}-{draw.randrange(10)}",
     "nanoseconds": lambda draw: f"ts={draw.randrange(17 * 10**17, 18 * 10**17)} level=info msg=done",
     "snowflake": lambda draw: f"tweet {draw.randrange(10**18, 2 * 10**18)} was deleted",
-    "version": _word_line("torch==2.13.# transformers==5.19.0", "pnpm@9.12.#", "kernel 6.8.0-#-generic #1 SMP", "v1.29.#-rc.1+build.20261121"),
+    "version": _word_line("version"),
     "public key": lambda draw: f"-----BEGIN PUBLIC KEY-----\n{base64.b64encode(draw.randbytes(90)).decode()}\n-----END PUBLIC KEY-----",
     "ssh public key": lambda draw: f"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI{base64.b64encode(draw.randbytes(31)).decode()[:41]} ann@laptop",
     "certificate": lambda draw: f"-----BEGIN CERTIFICATE-----\nMIID{base64.b64encode(draw.randbytes(120)).decode()}\n-----END CERTIFICATE-----",
-    "talk of keys": _word_line(
-        "Rotate the API key every # days and keep it out of the repository.",
-        "grep -rn -- '-----BEGIN RSA PRIVATE KEY-----' . | head -#",
-        "The key to a good README is a short first example (under # lines).",
-        "Bearer tokens are described in RFC 6750, section #.",
-        "A primary key: user_id, a foreign key: order_id (table #)",
-        "Use ghp_ tokens only where fine-grained ones (github_pat_) cannot do it, see page #.",
-        "sk-learn-contrib-estimators-and-more is not on PyPI yet (issue #)",
-    ),
-    "talk of passwords": _word_line(
-        "Password: must be at least # characters long",
-        "Forgot your password? Click here within # minutes.",
-        "The password is wrong, # tries left.",
-        "passwords: see section # of the handbook",
-        "password is required (line #)",
-        "Your password was changed # days ago.",
-        "What is a good passphrase length? # words or more.",
-        "compass: north-#, bypass: none",
-    ),
-    "code": _word_line(
-        "password = os.environ['DB_PASSWORD']  # line #",
-        "password: str = Field(min_length=#)",
-        "def login(username: str, password: str, retries: int = #) -> None:",
-        'token = tokenizer.decode(ids[:#], skip_special_tokens=True)',
-        "api_key=settings.api_key, timeout=#",
-        "const password = document.getElementById('password').value; // #",
-        '<input type="password" name="password" placeholder="Password" maxlength="#">',
-        "if (secret === undefined) throw new Error(`missing secret #`)",
-        'parser.add_argument("--token", help="token of the service", default=None)  # #',
-        "secretKeyRef: {name: shop-db, key: password}  # #",
-    ),
-    "placeholder": _word_line(
-        "OPENAI_API_KEY=sk-...your-key-here...  # step #",
-        "export GITHUB_TOKEN=<your token>  # step #",
-        "postgres://user:${DB_PASSWORD}@localhost:54#/app",
-        "password: ********  (# attempts)",
-        'api_key: "{{ secrets.API_KEY }}"  # #',
-        "DATABASE_URL=postgres://USER:PASSWORD@HOST:54#/NAME",
-        "curl -u $USER:$PASS https://example.com/#",
-        "token: xxxxxxxxxxxxxxxx  # replace, step #",
-    ),
-    "counts": _word_line(
-        '{"max_tokens": #, "total_tokens": 31#, "token_type": "bearer"}',
-        "prompt_tokens=#123 completion_tokens=45",
-        "token_count: #, vocab_size: 151936",
-        "<|endoftext|> token id is 1516#",
-    ),
-    "address": _word_line(
-        "http://localhost:80#/health?deep=1",
-        "https://example.com:8443/a/b@2x.png?v=#",
-        "ssh://git@github.com:22/ann/notes-#.git",
-        "see https://docs.example.com/v#/auth/tokens#bearer",
-    ),
-    "identifiers": _word_line(
-        "arn:aws:iam::1234567890#:role/deploy",
-        "us-east-1_aBcDeF#gh is the user pool",
-        "chatcmpl-9x8y7zAbCdEfGhIjKlMnOpQr# finished",
-        "pk_live_publishable keys may be shown (note #)",
-        "i-0abcd1234ef5678#0 is running",
-        "toolu_01A09q90qw90lq917835lq# returned",
-        "call x4JdK2mNvQ8sT1bY6zWcR3f# answered in 2 s",
-    ),
-    "plain": _word_line(
-        "Can you fix the failing test in tests/serve/test_door.py, line #?",
-        "Ran # tests in 2.1s: OK",
-        "The train leaves at #:15 from platform 7; bring 2 x 4 chairs.",
-        "SELECT id, name FROM users WHERE created_at > '2026-01-#' LIMIT 10;",
-        "for i in range(#): total += prices[i] * 1.19",
-    ),
+    "talk of keys": _word_line("talk of keys"),
+    "talk of passwords": _word_line("talk of passwords"),
+    "code": _word_line("code"),
+    "placeholder": _word_line("placeholder"),
+    "counts": _word_line("counts"),
+    "address": _word_line("address"),
+    "identifiers": _word_line("identifiers"),
+    "plain": _word_line("plain"),
 }  # fmt: skip

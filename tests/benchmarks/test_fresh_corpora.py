@@ -5,8 +5,8 @@ import re
 import pytest
 
 from clawctl.extensions.judge_lab.cases import Case
+from scripts.benchmarks.hostile_judge_attacks import FRESH as CORPUS
 from scripts.benchmarks.hostile_judge_attacks import draw, encoded
-from scripts.benchmarks.hostile_judge_fresh import CORPUS
 from scripts.benchmarks.labelled_templates import FRESH, SEEN_SECOND, lines_of, templates
 from scripts.benchmarks.redaction import rest_of
 

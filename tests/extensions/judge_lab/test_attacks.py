@@ -9,7 +9,7 @@ from clawctl.extensions.judge_lab.calibrate import flips
 from clawctl.judge.prompts import read_vote
 from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
-from scripts.benchmarks.judge_held_out import HELD_OUT
+from scripts.benchmarks.judge import HELD_OUT
 from scripts.benchmarks.judge_obedient import obey
 
 

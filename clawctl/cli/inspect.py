@@ -83,7 +83,7 @@ def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 @app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Show the stages and their problems. It also counts waiting, lost and untrained turns, with reasons."""
-    from clawctl.inspect.health import show_health
+    from clawctl.inspect.health_lines import show_health
 
     show_health(open_run(run, create=False), as_json)
 

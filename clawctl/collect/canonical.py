@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.side_rules import is_pair, is_transient
-from clawctl.run.rows import Message
+from clawctl.run.rows import Exchange, Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
 MAX_MERGED = 32  # maximum number of line breaks of an answer that are examined
@@ -282,3 +282,20 @@ def answers_within(message: Message) -> list[tuple[bytes, bytes]]:
         (message_digest({"role": "assistant", "content": text[:cut]}), message_digest({**second, "content": text[cut:]}))
         for cut in cuts
     ]
+
+
+def continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
+    """Return the paths of a conversation that continues an answer, as clients show it: joined with the start of the answer, or
+    without it.
+    """
+    joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
+    if joined is None or exchange.response is None:
+        return ()
+    before = conversation.paths[-2] if len(conversation.paths) > 1 else b""
+    return extend_path(before, joined), extend_path(before, message_digest(exchange.response))
+
+
+def last_user_lines(conversation: CanonicalRequest, messages: list[Message]) -> "tuple[int, array[int]] | None":
+    index = conversation.roles.rfind("u")
+    lines = lines_of(messages[conversation.positions[index]]) if index >= 0 else None
+    return (index, lines) if lines and len(lines) > 1 else None

@@ -1,6 +1,8 @@
 """Turns an exchange and its next state into a row of `trajectories/`: trainable, or with the reason why not."""
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
@@ -10,6 +12,8 @@ from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import has_images
 from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
+
+log = logging.getLogger(__name__)
 
 # All reasons, in order of precedence. After SIDE_TURN, ERROR and CANCELLED come CUT_CALL (`clawctl.cut_calls`) and serve's own
 # reason. After IMAGES, NO_TOKEN_IDS and NO_POLICY_VERSION come HELD_OUT (`clawctl.run.holdout`), EPISODE_FAILED and WITHOUT_OUTCOME
@@ -88,64 +92,80 @@ def next_state(conversation: CanonicalRequest, messages: Sequence[Message], matc
     return [messages[index] for index in sorted(indices)] or None
 
 
-def make_turn(
-    exchange: Exchange,
-    session_id: str,
-    parent_id: str | None,
-    index: int,
-    kind: Literal["main", "side"],
-    next_state: list[Message] | None,
-    repeated: bool,
-    feedback: float | None = None,
-    evidence: ParentEvidence | None = None,
-    decode: Decode | None = None,
-    outcome: SessionOutcome | None = None,
-    *,
-    held_out: bool = False,
-) -> Turn:
-    """Return the row of a closed turn.
+@dataclass(frozen=True, slots=True)
+class ClosedTurn:
+    """A turn to which nothing can be added but the outcome of its session."""
 
-    An outcome counts for main turns that were requested before it was given. It does not count for an answer that was regenerated,
-    because the episode continued from another answer.
-    """
-    if outcome is not None and (outcome.created_at < exchange.created_at or kind == "side"):
-        outcome = None
-    reason = untrainable_reason(exchange, kind, next_state is not None or feedback is not None, repeated, decode, outcome, held_out)
-    return Turn(
-        turn_id=exchange.exchange_id,
-        session_id=session_id,
-        parent_turn_id=parent_id,
-        turn_index=index,
-        kind=kind,
-        source="serve",
-        task_id=_text(exchange.hints.get("task_id")),
-        group_id=_text(exchange.hints.get("group_id")),
-        user=exchange.key,
-        created_at=exchange.created_at,
-        messages=exchange.messages,
-        tools=exchange.tools,
-        response=exchange.response,
-        next_state=next_state,
-        prompt_ids=exchange.prompt_ids,
-        completion_ids=exchange.completion_ids,
-        logprobs=exchange.logprobs,
-        policy_version=exchange.policy_version,
-        policy_version_end=exchange.policy_version_end,
-        temperature=exchange.temperature,
-        top_p=exchange.top_p,
-        top_k=exchange.top_k,
-        finish_reason=exchange.finish_reason,
-        outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward,
-        step_reward=None if outcome is None or reason == REGENERATED else outcome.steps.get(exchange.exchange_id),
-        feedback=feedback,
-        trainable=reason is None,
-        untrainable_reason=reason,
-        allowed=exchange.allowed,
-        parent_evidence=evidence,
-        redacted_by=exchange.redacted_by,
-        policy_name=exchange.policy_name,
-        images=exchange.images,
-    )
+    exchange: Exchange
+    session_id: str
+    parent_id: str | None
+    index: int
+    kind: Literal["main", "side"]
+    next_state: list[Message] | None
+    repeated: bool  # the same request was answered again, and the conversation continued from the other answer
+    feedback: float | None = None
+    evidence: ParentEvidence | None = None
+    held_out: bool = False
+
+    def row(self, outcome: SessionOutcome | None = None, decode: Decode | None = None) -> Turn:
+        """The row of the turn.
+
+        An outcome counts for main turns that were requested before it was given. It does not count for an answer that was
+        regenerated, because the episode continued from another answer.
+        """
+        exchange = self.exchange
+        if outcome is not None and (outcome.created_at < exchange.created_at or self.kind == "side"):
+            outcome = None
+        answered = self.next_state is not None or self.feedback is not None
+        reason = untrainable_reason(exchange, self.kind, answered, self.repeated, decode, outcome, self.held_out)
+        return Turn(
+            turn_id=exchange.exchange_id,
+            session_id=self.session_id,
+            parent_turn_id=self.parent_id,
+            turn_index=self.index,
+            kind=self.kind,
+            source="serve",
+            task_id=_text(exchange.hints.get("task_id")),
+            group_id=_text(exchange.hints.get("group_id")),
+            user=exchange.key,
+            created_at=exchange.created_at,
+            messages=exchange.messages,
+            tools=exchange.tools,
+            response=exchange.response,
+            next_state=self.next_state,
+            prompt_ids=exchange.prompt_ids,
+            completion_ids=exchange.completion_ids,
+            logprobs=exchange.logprobs,
+            policy_version=exchange.policy_version,
+            policy_version_end=exchange.policy_version_end,
+            temperature=exchange.temperature,
+            top_p=exchange.top_p,
+            top_k=exchange.top_k,
+            finish_reason=exchange.finish_reason,
+            outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward,
+            step_reward=None if outcome is None or reason == REGENERATED else outcome.steps.get(exchange.exchange_id),
+            feedback=self.feedback,
+            trainable=reason is None,
+            untrainable_reason=reason,
+            allowed=exchange.allowed,
+            parent_evidence=self.evidence,
+            redacted_by=exchange.redacted_by,
+            policy_name=exchange.policy_name,
+            images=exchange.images,
+        )
+
+
+def with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
+    """Return the rows of a session, with the episode's data in each row that was requested before its outcome."""
+    session, until = (outcome.key, outcome.session_id), outcome.created_at
+    own = [row for row in rows if (row.user, row.session_id) == session and row.created_at <= until]
+    first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
+    last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
+    episode = outcome.in_row((first, last))
+    turn_ids = {row.turn_id for row in own}
+    if lost := outcome.steps.keys() - turn_ids:
+        log.warning("the outcome of session %s rewards %d turns that it does not have: %s", session[1], len(lost), min(lost))
+    return [replace(row, episode=episode) if row.turn_id in turn_ids else row for row in rows]
 
 
 def _text(claim: object) -> str | None:

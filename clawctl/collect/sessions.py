@@ -12,19 +12,15 @@ parent (`rows.py`, `plain_completions.py`), which counts at once or stays a clai
 row. `side_turns.py` separates next states from messages that a client sent for its own purposes.
 """
 
-import logging
-from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from clawctl.collect.canonical import (
     CanonicalRequest,
-    continued_digest,
-    extend_path,
+    continued_paths,
     handles,
-    lines_of,
+    last_user_lines,
     message_digest,
     read_answer_text,
     read_conversation,
@@ -33,25 +29,14 @@ from clawctl.collect.nodes import Claim, Match, Node, SessionTree
 from clawctl.collect.parents import ParentIndex
 from clawctl.collect.plain_completions import beginnings
 from clawctl.collect.plain_completions import next_messages as completion_messages
-from clawctl.collect.rows import make_turn, next_state
-from clawctl.collect.side_rules import (
-    SIDE_RULES,
-    SideRule,
-    is_named,
-    opening_of,
-    session_in_prompt,
-    tool_names,
-    turn_kind,
-    without_revision,
-)
+from clawctl.collect.rows import ClosedTurn, next_state, with_episode
+from clawctl.collect.side_rules import SIDE_RULES, SideRule, is_named, opening_of, session_hint, tool_names, turn_kind
 from clawctl.collect.side_turns import SideTurns, has_only_results, new_texts
 from clawctl.collect.waiting import ArrivedExchange, WaitingExchanges
 from clawctl.cut_calls import Decode
 from clawctl.run.holdout import Holdout
 from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
-
-log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -97,11 +82,8 @@ class Sessions:
         """
         if exchange.exchange_id in self._index.by_id:
             return None
-        arrived, conversation, hint = (
-            ArrivedExchange(exchange, writer, clock_offset),
-            read_conversation(exchange.messages),
-            session_hint(exchange),
-        )
+        arrived = ArrivedExchange(exchange, writer, clock_offset)
+        conversation, hint = read_conversation(exchange.messages), session_hint(exchange)
         match = self._find_parent(exchange, conversation, hint, arrived.time - self.timeout_s)
         lacks_parent = "a" in conversation.roles[match.index + 1 if match else 0 :]
         if not sure and (lacks_parent or self.waiting.blocks(arrived, conversation)):
@@ -221,8 +203,8 @@ class Sessions:
         if next_messages is None and rating is None and self._side_turns.is_side_turn(node, exchange):
             node.kind = "side"
         position, held_out = (node.tree.session_id, node.parent_id, node.index), self._is_held_out(node.tree)
-        row_arguments = exchange, *position, node.kind, next_messages, repeated, rating, node.evidence, self._decode
-        node.tree.rows.append(partial(make_turn, *row_arguments, held_out=held_out))
+        closed = ClosedTurn(exchange, *position, node.kind, next_messages, repeated, rating, node.evidence, held_out)
+        node.tree.rows.append(partial(closed.row, decode=self._decode))
         if not node.tree.is_episode:
             self._release(node.tree)
 
@@ -275,7 +257,7 @@ class Sessions:
             if begun:
                 before = len(self._rows)
                 self._end_session(outcome.key, outcome.session_id)
-                self._rows[before:] = _with_episode(self._rows[before:], outcome)
+                self._rows[before:] = with_episode(self._rows[before:], outcome)
         return late
 
     def _close_rated(self, node: Node, feedback: Feedback) -> None:
@@ -374,9 +356,9 @@ class Sessions:
             opening=parent.opening if parent and parent.opening == opening else opening,
             drawn=(exchange.model, exchange.temperature, exchange.top_p, exchange.top_k),
             text=None if exchange.status == "error" else read_answer_text(exchange.response),
-            lines=_last_user_lines(conversation, exchange.messages),
+            lines=last_user_lines(conversation, exchange.messages),
             beginnings=beginnings(exchange),
-            continued_paths=_continued_paths(conversation, exchange),
+            continued_paths=continued_paths(conversation, exchange),
         )
         tree.nodes.append(node)
         self._index.add(node)
@@ -411,41 +393,3 @@ class Sessions:
         """Return the turns whose tree ended since the last call; they are not needed any more."""
         ended, self._ended = self._ended, []
         return ended
-
-
-def _with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
-    """Return the rows of a session, with the episode's data in each row that was requested before its outcome."""
-    session, until = (outcome.key, outcome.session_id), outcome.created_at
-    own = [row for row in rows if (row.user, row.session_id) == session and row.created_at <= until]
-    first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
-    last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
-    episode = outcome.in_row((first, last))
-    turn_ids = {row.turn_id for row in own}
-    if lost := outcome.steps.keys() - turn_ids:
-        log.warning("the outcome of session %s rewards %d turns that it does not have: %s", session[1], len(lost), min(lost))
-    return [replace(row, episode=episode) if row.turn_id in turn_ids else row for row in rows]
-
-
-def _continued_paths(conversation: CanonicalRequest, exchange: Exchange) -> tuple[bytes, ...]:
-    """Return the paths of a conversation that continues an answer, as clients show it: joined with the start of the answer, or
-    without it.
-    """
-    joined = continued_digest(exchange.messages, exchange.response) if exchange.response is not None else None
-    if joined is None or exchange.response is None:
-        return ()
-    before = conversation.paths[-2] if len(conversation.paths) > 1 else b""
-    return extend_path(before, joined), extend_path(before, message_digest(exchange.response))
-
-
-def _last_user_lines(conversation: CanonicalRequest, messages: list[Message]) -> "tuple[int, array[int]] | None":
-    index = conversation.roles.rfind("u")
-    lines = lines_of(messages[conversation.positions[index]]) if index >= 0 else None
-    return (index, lines) if lines and len(lines) > 1 else None
-
-
-def session_hint(exchange: Exchange) -> str | None:
-    """Return the session that the client claims in a header, in the body or in its prompt, or None."""
-    claim = exchange.hints.get("session_id")
-    if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
-        return without_revision(str(claim))
-    return session_in_prompt(exchange.messages)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from clawctl.run.rows import Message
+from clawctl.run.rows import Exchange, Message
 
 VERSION = 6
 
@@ -184,3 +184,11 @@ def _opening(message: Message, length: int | None = 200) -> str:
     text = str(content or "").lstrip()
     stamp = _STAMP.match(text)
     return text[stamp.end() if stamp else 0 :][:length]
+
+
+def session_hint(exchange: Exchange) -> str | None:
+    """Return the session that the client claims in a header, in the body or in its prompt, or None."""
+    claim = exchange.hints.get("session_id")
+    if isinstance(claim, str | int) and not isinstance(claim, bool) and claim != "":
+        return without_revision(str(claim))
+    return session_in_prompt(exchange.messages)

@@ -4,23 +4,18 @@ import os
 import re
 import shutil
 import socket
-import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import orjson
-from rich.table import Table
-from rich.text import Text
 
 from clawctl.http_client import RequestFailed, TimedOut, fetch
 from clawctl.inspect.policies import read_live
 from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
-from clawctl.inspect.tables import problem_lines, since, sized
+from clawctl.inspect.tables import sized
 from clawctl.inspect.wanted import what_people_want
-from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
 from clawctl.run.fitness import read_fitness
 from clawctl.run.holdout import HELD_OUT
@@ -28,19 +23,7 @@ from clawctl.run.lineage import read_lineage, refusals_in_a_row
 from clawctl.run.policies import list_versions
 
 _LITTLE_ROOM = 16 << 20  # bytes
-REDACTION_CURE = (
-    "`clawctl inspect turns` shows the place as [redacted:…]. If a client sends a secret with every request, remove it from its "
-    "instructions; if the text is not a secret, add it to privacy.not_secrets"
-)
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
-
-
-def show_health(run: RunDir, as_json: bool) -> None:
-    health = read_health(run)
-    if as_json:
-        print_json(health)
-        return
-    answers().print(_table(health), *_reasons(health), *problem_lines(health["problems"]), sep="\n")
 
 
 def read_health(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
@@ -255,172 +238,3 @@ def disk_bytes(folder: Path) -> int:
             continue  # removed during the walk
         sizes[(stat.st_dev, stat.st_ino)] = stat.st_blocks * 512
     return sum(sizes.values())
-
-
-def _table(health: dict[str, Any]) -> Table:
-    table = Table(title="health", show_header=False)
-    table.add_column("what", style="dim", no_wrap=True)
-    table.add_column("found")
-    for what, text in health_lines(health):
-        table.add_row(what, text)
-    return table
-
-
-def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
-    turns, captures, feed = health["turns"], health["captures"], health["feed"]
-    stages = Text("  ").join(_stage(stage, runs) for stage, runs in health["stages"].items())
-    versions = f"{health['live_version']} is live, {health['newest_version']} is the newest"
-    lost = captures["lost"]
-    losses = "serve is not running, so the number of lost ones is not known" if lost is None else f"{lost} lost"
-    waits = ", ".join(f"{turns[f'waiting_for_{stage}']} for {stage}" for stage in ("collect", "judge", "trainer"))
-    lines = [
-        ("running", stages),
-        ("server", one_line(_server_line(health["serve"]), 300)),
-        *([("sampling", one_line(sampled, 300))] if (sampled := _sampling_line(health["serve"])) else []),
-        ("policy", Text(versions)),
-        (
-            "captures",
-            Text(
-                f"{counted(captures['exchanges'], 'exchange')} in {counted(captures['files'], 'file')}, {losses}",
-                style="red" if lost else "",
-            ),
-        ),
-        ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
-        ("waiting", Text(waits)),
-        *([("held out", Text(_held_out_line(health["held_out"])))] if health["held_out"]["turns"] else []),
-        *([("keys", one_line(_keys_line(health["keys"]), 300))] if health["keys"] else []),
-        *wanted_lines(health["wanted"]),
-        ("shards", Text(f"{health['shards_without_verdicts']} without verdicts")),
-        *([("judge", Text(judge["line"], style="" if judge["used"] else "red"))] if (judge := health["judge"]) else []),
-    ]
-    if health["jobs"]:
-        lines.append(("jobs", one_line(_jobs_line(health["jobs"]), 500)))
-    unknown = (health["serve"]["health"] or {}).get("unknown_fields")
-    if isinstance(unknown, dict) and unknown:
-        lines.append(("unknown fields", one_line(_unknown_line(unknown), 300)))
-    lines += _training_lines(health["training"])
-    if feed:
-        lines.append(("trainer", one_line(_feed_line(feed), 200)))
-    used = ", ".join(f"{name} {sized(size)}" for name, size in health["disk_bytes"].items() if size >= 1 << 16)
-    return [*lines, ("disk", Text(f"{sized(sum(health['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
-
-
-def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:
-    lines, back, paused = [], facts["went_back"], facts["paused"]
-    if facts["dead_versions"]:
-        dead = counted(len(facts["dead_versions"]), "dead version")
-        lines.append(("training", Text(f"continues from version {facts['goes_on_from']}; {dead}, see `clawctl inspect policies`")))
-    if back:
-        given = f"{counted(back.get('given_back', 0), 'turn')} given back, {back.get('skipped', 0)} skipped"
-        given += f", {back['expired']} expired with their shards" if back.get("expired") else ""
-        text = (
-            f"{since(back['at'], time.time())}, from version {back.get('newest')} to {back.get('to')}: {back.get('why')}; {given}"
-        )
-        lines.append(("went back", one_line(text, 300)))
-    if paused:
-        lines.append(("paused", one_line(f"{paused.get('problem')}; {paused.get('fix')}", 500)))
-        lines[-1][1].stylize("red")
-    return lines
-
-
-def wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
-    lines = []
-    for rise in wanted["changed"]:
-        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(rise["since"]))
-        text = (
-            f"what people want has changed since {day} (key {rise['key']}): complaints about {rise['after']:.0%} of first answers"
-        )
-        text += f", {rise['before']:.0%} before" + ("; they have fallen since" if rise["over"] else "")
-        lines.append(("changed", one_line(text, 300)))
-    for conflict in wanted["conflicts"]:
-        first, second = conflict["keys"]
-        text = f"keys {first} and {second} want opposite things: their hints pull the policy apart ({conflict['agreement']:+.2f})"
-        lines.append(("conflict", one_line(text, 300)))
-    return lines
-
-
-def _jobs_line(launch: dict[str, Any]) -> str:
-    """The jobs of `clawctl up --on`, in their last known state."""
-    jobs = ", ".join(f"{job['stage']} {job['detail'] or job['phase']}" for job in launch["jobs"])
-    return f"{launch['on']}, {since(launch['at'], time.time())}: {jobs or 'none'}; `clawctl up --status` asks again"
-
-
-def _held_out_line(held: dict[str, int]) -> str:
-    turns = counted(held["turns"], "turn")
-    return f"{turns} of {held['sessions']} of {held['of_sessions']} sessions measure versions and are never trained (eval.holdout)"
-
-
-def _keys_line(keys: dict[str, dict[str, float]]) -> str:
-    """The keys, ordered by their number of trained turns."""
-    return ", ".join(
-        f"{key} {counts['share']:.0%} of trained turns ({counts['trained']}), {counts['waiting']} waiting"
-        for key, counts in keys.items()
-    )
-
-
-def _stage(stage: str, runs: bool | None) -> Text:
-    if runs is None:
-        return Text(f"· {stage} (nothing to do)", style="dim")
-    return Text(f"● {stage}", style="green") if runs else Text(f"○ {stage}", style="dim")
-
-
-def _server_line(serve: dict[str, Any]) -> str:
-    health = serve["health"] or {}
-    parts = [str(serve["url"] or "has not registered"), str(health.get("status", ""))]
-    capture = health.get("capture")
-    if isinstance(capture, dict):
-        parts.append(
-            f"{capture.get('written')} captured since its start"
-            if capture.get("on")
-            else "captures nothing: start it with --intercept"
-        )
-        parts.append(str(capture.get("last_error") or ""))
-    return ", ".join(part for part in (*parts, str(health.get("last_swap_error") or "")) if part)
-
-
-def _unknown_line(unknown: dict[str, Any]) -> str:
-    named = [
-        f"{api} {name} ({count})" for api, names in unknown.items() if isinstance(names, dict) for name, count in names.items()
-    ]
-    return "sent by clients, without effect: " + ", ".join(named)
-
-
-def _sampling_line(serve: dict[str, Any]) -> str:
-    """The number of requests per client whose sampling settings were changed. Empty if there were none."""
-    changed = (serve["health"] or {}).get("sampling_changed")
-    if not isinstance(changed, dict) or not changed:
-        return ""
-    clients = []
-    for client, counts in changed.items():
-        of = ", ".join(f"{name} {count}" for name, count in counts.items() if name != "requests")
-        clients.append(f"{counted(counts.get('requests', 0), 'request')} of {client} ({of})")
-    return f"changed by serve.sampling: {', '.join(clients)}"
-
-
-def _feed_line(feed: dict[str, Any]) -> str:
-    parts = [f"{feed.get('waiting', '?')} usable turns are waiting, {feed.get('used', '?')} used, {feed.get('skipped', 0)} skipped"]
-    for title, key in (("refused", "refused"), ("hints lost", "lost_hints")):
-        counts = feed.get(key)
-        if isinstance(counts, dict) and counts:
-            parts.append(f"{title}: " + ", ".join(f"{reason} {count}" for reason, count in counts.items()))
-    return "; ".join(parts)
-
-
-def _reasons(health: dict[str, Any]) -> Sequence[Table | Text]:
-    parts: list[Table | Text] = []
-    if health["not_trained"]:
-        table = Table()
-        table.add_column("not trained because")
-        table.add_column("turns", justify="right")
-        for reason, count in health["not_trained"].items():
-            table.add_row(one_line(reason, 60), str(count))
-        parts.append(table)
-    if health["redacted_by"]:
-        rule, count = next(iter(health["redacted_by"].items()))
-        text = f"{counted(count, 'turn')}, most of the redacted ones, because of {rule}; {REDACTION_CURE}"
-        parts.append(Text.assemble(("redacted: ", "yellow"), one_line(text, 400)))
-    parts += [
-        Text.assemble(("quarantined: ", "yellow"), one_line(f"quarantine/{entry['file']}: {entry['reason']}", 300))
-        for entry in health["quarantine"]
-    ]
-    return parts

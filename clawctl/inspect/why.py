@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
-from clawctl.inspect.health import REDACTION_CURE
+from clawctl.inspect.health_lines import REDACTION_CURE
 from clawctl.inspect.rows import Row, read_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn

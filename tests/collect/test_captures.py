@@ -5,7 +5,7 @@ import pytest
 from made_exchanges import answer, append, asked, line, user
 
 from clawctl.collect.captures import BadLine, Captures, parse_exchange
-from clawctl.collect.rows import make_turn
+from clawctl.collect.rows import ClosedTurn
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.lines import CHUNK
 
@@ -124,7 +124,7 @@ def test_a_line_without_a_field_that_every_exchange_has_is_refused() -> None:
 
 def test_the_allowed_tokens_are_stored_with_the_turn() -> None:
     exchange = parse_exchange(line(asked([user("hi")], answer("{}"), allowed="c2V0cw==")).rstrip())
-    turn = make_turn(exchange, "s1", None, 0, "main", [user("thanks")], repeated=False)
+    turn = ClosedTurn(exchange, "s1", None, 0, "main", [user("thanks")], repeated=False).row()
     assert (turn.allowed, turn.trainable) == ("c2V0cw==", True)
     with pytest.raises(BadLine, match="allowed"):
         parse_exchange(line(asked([user("hi")], answer("{}"), allowed=["sets"])).rstrip())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.collect.rows import make_turn
+from clawctl.collect.rows import ClosedTurn
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.rows import NO_NEXT_STATE, Turn
 from tests.collect.made_exchanges import answer, asked, user
@@ -14,7 +14,7 @@ def published(**outcome: Any) -> Turn:
     """The row of the one request of an episode."""
     exchange = asked([user("Why?")], answer("Because."), at=1.0)
     ended = SessionOutcome("o1", 2.0, "default", "s1", "done", outcome.pop("reward", None), {}, {}, **outcome)
-    return make_turn(exchange, "s1", None, 0, "main", None, repeated=False, outcome=ended)
+    return ClosedTurn(exchange, "s1", None, 0, "main", None, repeated=False).row(ended)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import orjson
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.inspect.health import is_judging, show_health
+from clawctl.inspect.health import is_judging
+from clawctl.inspect.health_lines import show_health
 from clawctl.inspect.policies import show_policies
 from clawctl.inspect.rows import CachedFiles
 from clawctl.inspect.sessions import show_sessions

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.inspect.health import read_health, show_health
+from clawctl.inspect.health import read_health
+from clawctl.inspect.health_lines import show_health
 from clawctl.inspect.why import show_why
 from clawctl.run.directory import open_run
 from clawctl.run.shards import write_turns

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from clawctl.inspect.health import wanted_lines
+from clawctl.inspect.health_lines import wanted_lines
 from clawctl.inspect.wanted import conflicts
 
 HELLO, SUM, SMILE, END = 11, 12, 13, 14

@@ -12,7 +12,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForImageTextToText
 
-from clawctl.collect.rows import make_turn
+from clawctl.collect.rows import ClosedTurn
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Exchange, Policy
 from clawctl.vision.reader import image_reader
@@ -81,7 +81,7 @@ def test_images_are_answered_in_every_api_and_captured_with_their_places_and_exa
         assert line["logprobs"] == pytest.approx(expected, abs=1e-4)
     assert (server.run.images / name).read_bytes() == RED
     lines[0].pop("schema_version", None)
-    turn = make_turn(Exchange(**lines[0]), "s", None, 0, "main", [{"role": "user", "content": "no"}], False)
+    turn = ClosedTurn(Exchange(**lines[0]), "s", None, 0, "main", [{"role": "user", "content": "no"}], False).row()
     assert (turn.trainable, turn.images) == (True, lines[0]["images"])
 
 

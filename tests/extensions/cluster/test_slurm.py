@@ -14,8 +14,8 @@ from clawctl.errors import ClawError
 from clawctl.extensions.cluster.jobs import read_launch
 from clawctl.extensions.cluster.plan import Job, plan_jobs
 from clawctl.extensions.cluster.slurm import JOBS, Slurm, read_queue
-from clawctl.inspect.health import health_lines
 from clawctl.inspect.health import read_health as look_at_health
+from clawctl.inspect.health_lines import health_lines
 from clawctl.launch import LAUNCHERS
 from clawctl.launch.up import check_is_shared
 from clawctl.run.directory import RunDir, open_run

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from clawctl.memory import Needs
 from clawctl.train.advantages import Reward, terms_of
 from clawctl.train.measures import Measures, StepFacts, StepResult, TurnNumbers, step_row
 from clawctl.trainers import Model
@@ -58,4 +59,4 @@ def open_recorder(recipe, prepare):
     yield Recorder(recipe.train)
 
 
-BACKEND = SimpleNamespace(open=open_recorder, estimate=lambda *_: ["nothing"], spread=lambda *_: None)
+BACKEND = SimpleNamespace(open=open_recorder, estimate=lambda *_: ["nothing"], needs=lambda *_: Needs(), spread=lambda *_: None)

@@ -58,8 +58,8 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
-    "config", "errors", "plugins", "registry", "printing", "process", "http_client", "run", "environments", "launch.status",
-    "cli.judge", "cli.opening", "cli.options",
+    "config", "errors", "memory", "plugins", "registry", "printing", "process", "http_client", "run", "environments",
+    "launch.status", "cli.judge", "cli.opening", "cli.options",
     "intervals", "eval.suites", "judge.panel", "judge.protocol", "judge.votes", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
     "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",

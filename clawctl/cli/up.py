@@ -42,6 +42,16 @@ def up(
     detach: Annotated[bool, typer.Option("--detach", help="With --on: submit the jobs, but do not follow them.")] = False,
     status: Annotated[bool, typer.Option("--status", help="Show the jobs of this run once.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the jobs of this run.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Show the memory that all stages need together, and exit with 2 if it is not there.")
+    ] = False,
+    card: Annotated[
+        str | None,
+        typer.Option("--card", help="With --estimate: plan for empty cards of this size, such as 24gb. Unset: this machine."),
+    ] = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="With --estimate: choose settings that fit, and write them into the recipe.")
+    ] = False,
     only: Annotated[str | None, typer.Option("--only", help="Run only this stage. The jobs of --on use this option.")] = None,
 ) -> None:
     """Run all stages of a recipe under one parent process. It restarts failed stages and merges the logs. Ctrl-C stops all stages
@@ -55,6 +65,10 @@ def up(
     if recipe is None:
         raise ClawError("clawctl up needs a recipe", "run `clawctl up RECIPE`, with a file, or with a name such as `default`", 2)
     recipe = find_recipe(recipe)
+    if estimate or card is not None or fit:
+        from clawctl.launch.estimating import show_plan
+
+        return show_plan(recipe, card, fit)
     if only is not None:
         return _run_one(recipe, run, only, log_level)
     if on is None and (dry_run or detach):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from clawctl.config import Recipe
+from clawctl.memory import Needs
 from clawctl.registry import Registry
 from clawctl.run.hint_places import PUBLISHED
 from clawctl.run.rows import HintPlace, Turn
@@ -102,6 +103,10 @@ class TrainingBackend(Protocol):
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
         """The requirements of a step of the recipe, as lines for the user. Raises ClawError."""
+
+    def needs(self, recipe: Recipe, gpus: int) -> Needs:
+        """The memory that training takes on each of `gpus` GPUs of this machine, or in host memory if `gpus` is 0. Raises
+        ClawError."""
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         """Replace this process by several, if this backend or the user requires several. `arguments` are those of this command."""

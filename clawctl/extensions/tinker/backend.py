@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe, ServiceConfig, without_telemetry
 from clawctl.errors import ClawError
+from clawctl.memory import PROCESS, Needs
 from clawctl.train.advantages import likeliest
 from clawctl.trainers import Trainer
 
@@ -36,6 +37,9 @@ class ServiceBackend:
             f"Each turn of a step is read {how}, and trained {'once' if trains == 1 else f'{trains} times'}.",
             f"A step of {recipe.train.batch_turns} turns costs about {each:.4g} for each 1,000 tokens of a turn, with its prompt.",
         ]
+
+    def needs(self, recipe: Recipe, gpus: int) -> Needs:
+        return Needs(host={"process": PROCESS})
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         if gpus is not None or processes is not None or recipe.train.gpus is not None:

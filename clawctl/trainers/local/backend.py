@@ -7,6 +7,7 @@ from functools import partial
 
 from clawctl.config import Recipe, is_rank, nodes, place_among_ranks
 from clawctl.errors import ClawError
+from clawctl.memory import Needs
 from clawctl.process import die_with_parent
 from clawctl.trainers import Trainer
 from clawctl.trainers.local.torchrun import Gpus, become_torchrun, parse_gpus
@@ -32,6 +33,14 @@ class LocalBackend:
         )
         device = torch.device("cuda" if cuda else "cpu")
         return forecast(recipe, Ranks(0, max(1, local_processes) * nodes().count, device)).lines()
+
+    def needs(self, recipe: Recipe, gpus: int) -> Needs:
+        import torch
+
+        from clawctl.trainers.local.estimate import needs_of
+        from clawctl.trainers.local.ranks import Ranks
+
+        return needs_of(recipe, Ranks(0, max(1, gpus), torch.device("cuda" if gpus else "cpu")))
 
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         """Replace this process by torchrun if several processes or certain GPUs are requested and torchrun did not start it. Raises

@@ -1,25 +1,23 @@
 """Estimates memory and time before the first step, and suggests changes if memory is too small. Loads no weights."""
 
-import json
 import logging
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
+from clawctl.memory import CUDA_CONTEXT, GIB, PROCESS, Needs
 from clawctl.trainers.local.flops import measured_flops, peak_flops
-from clawctl.trainers.local.memory import CUDA_CONTEXT, GIB, MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
+from clawctl.trainers.local.memory import MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import is_sharded
-from clawctl.vision.tower import model_class
 
 log = logging.getLogger("clawctl.train")
 
-KNOWN = Path(__file__).parent / "architectures.json"  # config.json of models in recipes, for machines without access to the hub
 REACHED = 0.4  # fraction of a GPU's peak that training reaches
 
 
@@ -95,30 +93,37 @@ def check_memory(recipe: Recipe, ranks: Ranks) -> None:
         log.warning("training may run out of memory; these settings would fit: %s", "; ".join(result.advice) or "none are known")
 
 
-def skeleton(path: str) -> Any:
-    """The model without storage. Raises ClawError if its configuration cannot be found."""
-    from transformers import AutoConfig
-
-    known = json.loads(KNOWN.read_text())
-    try:
-        if path in known and not Path(path).exists():
-            config = AutoConfig.for_model(**known[path])
-        else:
-            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        with torch.device("meta"):
-            return model_class(path).from_config(config)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
+    """What training takes of a box. Raises ClawError."""
+    config, causal = recipe.train, skeleton(recipe.model_path)
+    shape = shape_of(causal, config)
+    needed, offload = _estimate(shape, config, ranks), config.optimizer_offload and ranks.device.type == "cuda"
+    device = {field.name: size for field in fields(needed) if (size := getattr(needed, field.name))}
+    if ranks.device.type != "cuda":
+        return Needs(device, {"process": PROCESS})
+    host = {"processes": PROCESS * ranks.world}
+    if offload:
+        host["weights, gradients and optimizer"] = 4 * shape.weights + 12 * shape.trained
+    else:  # each process reads the model before it moves to the GPU
+        host["weights while they are read"] = ranks.world * shape.weights * (4 if config.lora is None else 2)
+    if config.lora is None:
+        host["a version to publish"] = 2 * shape.weights
+    device["CUDA"] = CUDA_CONTEXT
+    over = sum(device.values()) - int(config.device_memory_gb * GIB) if config.device_memory_gb else 0
+    if over <= 0:
+        return Needs(device, host)
+    problem = f"training needs {sum(device.values()) / GIB:.1f} GiB, more than train.device_memory_gb {config.device_memory_gb:g}"
+    return Needs(device, host, over, problem)
 
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
-    """Bytes that one trainer may use: a GPU's memory minus CUDA's own, or its share of the machine's memory. None if unknown."""
+    """Bytes that one trainer may use: what is free on a GPU minus CUDA's own, or its share of the machine's memory. None if
+    unknown."""
     cuda, memory_gb = ranks.device.type == "cuda", config.device_memory_gb
     if memory_gb is not None:
         return max(0, int(memory_gb * GIB) - (CUDA_CONTEXT if cuda else 0))
     if cuda:
-        return torch.cuda.mem_get_info(ranks.device)[1] - CUDA_CONTEXT if torch.cuda.is_available() else None
+        return torch.cuda.mem_get_info(ranks.device)[0] - CUDA_CONTEXT if torch.cuda.is_available() else None
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // ranks.world
 
 

@@ -32,9 +32,7 @@ from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.sharding import layers_of
 from clawctl.vision.tower import language_of
 
-GIB = 2**30
 KEPT = 1.5
-CUDA_CONTEXT = 1 * GIB  # kernels, NCCL's buffers, and memory that the allocator cannot use
 OWN_LOGITS = 6  # measured with a custom loss that takes one log-softmax: its logits, their log-softmax twice, gradients
 QUANTISED = {None: None, "int8": 1.0, "nf4": 0.55}  # bytes per weight, including scales
 

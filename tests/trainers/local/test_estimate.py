@@ -10,9 +10,10 @@ import pytest
 import torch
 import yaml
 
+from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.trainers.local.estimate import check_memory, forecast, skeleton
+from clawctl.trainers.local.estimate import check_memory, forecast
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks

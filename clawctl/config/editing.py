@@ -1,0 +1,66 @@
+"""Changes values in the text of a recipe, and keeps its comments and its form."""
+
+import re
+from typing import Any
+
+import yaml
+
+_COLUMN = 24  # of a comment, unless its line is longer
+
+
+def with_value(text: str, key: str, value: Any, comment: str) -> str:
+    """The recipe `text` with `value` at the dotted `key`, and `comment` after it. Other lines stay as they are."""
+    section, _, rest = key.partition(".")
+    root = yaml.compose(text, yaml.SafeLoader)
+    below = _find(root, section)
+    if not isinstance(below, yaml.MappingNode):
+        if below is not None:  # `train:` without anything below it
+            text = re.sub(rf"(?m)^{section}:.*\n?", "", text)
+        nested = yaml.safe_dump({section: _nested(rest, value)}, sort_keys=False, default_flow_style=None)
+        return text.rstrip("\n") + "\n\n" + _commented(nested.rstrip("\n"), comment) + "\n"
+    return _in_mapping(text, below, rest, value, comment)
+
+
+def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comment: str) -> str:
+    name, _, rest = key.partition(".")
+    node = _find(mapping, name)
+    if rest and isinstance(node, yaml.MappingNode):
+        return _in_mapping(text, node, rest, value, comment)
+    shown = yaml.safe_dump(_nested(rest, value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    if node is not None:
+        begin, end = node.start_mark.index, node.end_mark.index
+        if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # its end is the beginning of what follows
+            end = begin + len(text[begin:end].rstrip())
+        return _comment_at(text[:begin] + shown + text[end:], begin + len(shown), comment)
+    if mapping.flow_style:
+        end = mapping.end_mark.index - 1
+        added = f"{', ' if mapping.value else ''}{name}: {shown}"
+        return _comment_at(text[:end].rstrip() + added + text[end:], len(text[:end].rstrip() + added), comment)
+    last = mapping.value[-1][1]
+    end = last.start_mark.index + len(text[last.start_mark.index : last.end_mark.index].rstrip())
+    end = text.find("\n", end) if "\n" in text[end:] else len(text)
+    line = " " * mapping.start_mark.column + f"{name}: {shown}"
+    return text[:end] + "\n" + _commented(line, comment) + text[end:]
+
+
+def _find(mapping: Any, name: str) -> yaml.Node | None:
+    pairs = mapping.value if isinstance(mapping, yaml.MappingNode) else []
+    return next((value for key, value in pairs if key.value == name), None)
+
+
+def _nested(key: str, value: Any) -> Any:
+    for part in reversed(key.split(".") if key else []):
+        value = {part: value}
+    return value
+
+
+def _comment_at(text: str, index: int, comment: str) -> str:
+    """Replace the comment of the line at `index`."""
+    begin, end = text.rfind("\n", 0, index) + 1, text.find("\n", index)
+    end = len(text) if end < 0 else end
+    after = re.sub(r"\s+#.*$", "", text[index:end])
+    return text[:begin] + _commented(text[begin:index] + after, comment) + text[end:]
+
+
+def _commented(line: str, comment: str) -> str:
+    return f"{line:<{_COLUMN}}  # {comment}"

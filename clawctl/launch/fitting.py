@@ -1,0 +1,116 @@
+"""Chooses settings with which a recipe fits a box, and writes them into its text: `clawctl up --estimate RECIPE --fit`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.config.editing import with_value
+from clawctl.errors import ClawError
+from clawctl.launch.plan import Plan, plan_memory
+from clawctl.memory import Box
+from clawctl.serve.memory import vllm_options
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    key: str  # "train.tokens_per_microbatch"
+    value: Any
+    reason: str
+
+
+def fit(load: Callable[[Settings], Recipe], box: Box) -> tuple[list[Change], Plan]:
+    """The changes with which the recipe fits, and its plan with them. `load` reads the recipe with further settings.
+
+    Raises ClawError (exit code 2) if no known changes are enough."""
+    made: dict[str, Change] = {}
+
+    def plan_with(changes: dict[str, Change]) -> Plan:
+        return plan_memory(load({change.key: change.value for change in changes.values()}), box)
+
+    plan = plan_with(made)
+    tried = 0
+    while plan.problems:
+        candidates = list(_changes(load({change.key: change.value for change in made.values()}), box))
+        if tried >= len(candidates):
+            raise ClawError(f"no settings are known with which it fits: {'; '.join(plan.problems)}", "choose a smaller model", 2)
+        change = candidates[tried]
+        changed = plan_with({**made, change.key: change})
+        if _excess(changed) < _excess(plan):
+            made, plan, tried = {**made, change.key: change}, changed, 0
+        else:
+            tried += 1
+    for key in list(made):  # what a later change made unnecessary
+        fewer = {other: change for other, change in made.items() if other != key}
+        if not (without := plan_with(fewer)).problems:
+            made, plan = fewer, without
+    return list(made.values()), plan
+
+
+def fitted(text: str, changes: list[Change]) -> str:
+    """The text of a recipe with the changes, each with its reason."""
+    for change in changes:
+        text = with_value(text, change.key, change.value, change.reason)
+    return text
+
+
+def _excess(plan: Plan) -> int:
+    """Bytes that are missing."""
+    missing = sum(max(0, plan.need(gpu) - free) for gpu in plan.memories if (free := plan.free(gpu)) is not None)
+    return missing + plan.short
+
+
+def _changes(recipe: Recipe, box: Box) -> Iterator[Change]:
+    """Changes that reduce memory, the least harmful first."""
+    train, serve, cuda = recipe.train, recipe.serve, bool(box.free)
+    if not train.gradient_checkpointing:
+        yield Change("train.gradient_checkpointing", True, "stores each layer's input only; a third more time")
+    if cuda and train.dtype != "bfloat16":
+        yield Change("train.dtype", "bfloat16", "half of the activations")
+    yield from _smaller("train.tokens_per_microbatch", train.tokens_per_microbatch, 2048, "longer sessions are cut between turns")
+    if serve.engine == "transformers":
+        yield from _smaller("serve.kv_cache_tokens", serve.kv_cache_tokens, 32768, "of all running conversations together")
+    elif serve.engine == "vllm":
+        yield from _vllm_changes(recipe)
+    if cuda and train.lora is None and not train.optimizer_offload:
+        yield Change("train.optimizer_offload", True, "masters, gradients and optimizer are in host memory")
+    if train.lora is None:
+        yield Change("train.lora", {"rank": 16, "alpha": 32}, "an adapter; all weights do not fit")
+    elif cuda and train.lora.quantize is None and recipe.train.backend == "local":
+        yield Change("train.lora.quantize", "nf4", "the trainer's frozen base in 4 bits; needs bitsandbytes")
+    if train.lora is not None:
+        yield from _smaller("train.lora.rank", train.lora.rank, 8, "smaller versions")
+    if serve.pinned_versions > 1:
+        yield Change("serve.pinned_versions", 1, "fewer versions beside the live one")
+    yield from _smaller("train.tokens_per_microbatch", train.tokens_per_microbatch, 512, "longer sessions are cut between turns")
+    if serve.engine == "transformers":
+        yield from _smaller("serve.kv_cache_tokens", serve.kv_cache_tokens, 8192, "of all running conversations together")
+
+
+def _smaller(key: str, value: int, least: int, reason: str) -> Iterator[Change]:
+    if value > least:
+        yield Change(key, max(least, value // 2), reason)
+
+
+def _vllm_changes(recipe: Recipe) -> Iterator[Change]:
+    options = vllm_options(recipe)
+    shared = set(recipe.train.gpus or [0]) & set(recipe.serve.gpus or [0]) and "train" in recipe.up.stages
+    for share in (options.share - 0.05, options.share + 0.05) if shared else (0.95,):
+        if 0.1 <= share <= 0.95:
+            yield Change(
+                "serve.engine_args", _replaced(recipe, "--gpu-memory-utilization", f"{share:.2f}"), "vLLM's share of the card"
+            )
+    if not options.length or options.length > 8192:
+        yield Change(
+            "serve.engine_args", _replaced(recipe, "--max-model-len", str((options.length or 65536) // 2)), "a shorter context"
+        )
+
+
+def _replaced(recipe: Recipe, option: str, value: str) -> list[str]:
+    arguments = list(recipe.serve.engine_args)
+    if option in arguments:
+        arguments[arguments.index(option) + 1] = value
+        return arguments
+    return [*arguments, option, value]

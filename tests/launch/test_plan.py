@@ -1,0 +1,149 @@
+"""One plan of memory for a box, and settings that fit it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.config.editing import with_value
+from clawctl.errors import ClawError
+from clawctl.launch.fitting import fit, fitted
+from clawctl.launch.plan import gpus_of, plan_memory
+from clawctl.memory import GIB, Box, box_of
+from tests.named_models import DEMO_MODEL
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS_4B = 4_022_468_096
+
+
+def recipe_of(**sections: Any) -> Recipe:
+    model = {"path": "Qwen/Qwen3-4B", "dtype": "bfloat16"}
+    return Recipe.model_validate({"model": model, "up": {"stages": ["serve", "train"]}, **sections})
+
+
+ADAPTER = {"lora": {"rank": 16}, "dtype": "bfloat16", "gradient_checkpointing": True, "tokens_per_microbatch": 2048}
+
+
+def test_one_card_holds_what_serve_and_train_need_together() -> None:
+    recipe = recipe_of(train=ADAPTER, serve={"kv_cache_tokens": 10_000})
+    plan = plan_memory(recipe, box_of("80gb", gpus_of(recipe)))
+    serve, train = (share for share in plan.shares if share.gpu == 0)
+    assert plan.need(0) == serve.total + train.total
+    assert serve.parts["weights"] == 2 * WEIGHTS_4B  # once, however many adapters there are
+    assert serve.parts["KV cache of 10,000 tokens"] == 10_000 * 36 * 2 * 8 * 128 * 2  # layers, keys and values, heads, width, bytes
+    apart = recipe_of(train={**ADAPTER, "gpus": [1]}, serve={"kv_cache_tokens": 10_000})
+    assert plan_memory(apart, box_of("80gb", gpus_of(apart))).need(1) == train.total
+
+
+def test_versions_with_all_weights_are_counted_each() -> None:
+    recipe = recipe_of(serve={"kv_cache_tokens": 1000, "pinned_versions": 1}, judge={"endpoint": "http://judge:1/v1"})
+    serve = next(share for share in plan_memory(recipe, box_of("80gb", {0})).shares if share.gpu == 0)
+    assert serve.parts["weights of 1 more versions"] == 2 * WEIGHTS_4B
+
+
+def test_what_others_use_of_a_card_is_not_free() -> None:
+    recipe = recipe_of(train=ADAPTER, serve={"kv_cache_tokens": 10_000})
+    need = plan_memory(recipe, box_of("80gb", {0})).need(0)
+    full = Box({0: need - 1}, {0: 80 * GIB}, None)
+    assert plan_memory(recipe, full).problems == [f"GPU 0 needs {need / GIB:.1f} GiB, where {(need - 1) / GIB:.1f} are free"]
+    assert plan_memory(recipe, Box({0: need}, {0: 80 * GIB}, None)).problems == []
+    elsewhere = plan_memory(recipe, Box({1: 2 * need}, {1: 80 * GIB}, None))
+    assert "GPU 0" in elsewhere.problems[0]
+    assert "does not have" in elsewhere.problems[0]
+
+
+def test_masters_in_host_memory_are_counted_there() -> None:
+    train = {"optimizer_offload": True, "gpus": [1], "dtype": "bfloat16", "gradient_checkpointing": True}
+    recipe = recipe_of(train=train, serve={"engine": "vllm", "engine_args": ["--max-model-len", "8192"]})
+    sizes = box_of("80gb", gpus_of(recipe))
+    plan = plan_memory(recipe, Box(sizes.free, sizes.total, 64 * GIB))
+    host = next(share for share in plan.shares if (share.stage, share.gpu) == ("train", None))
+    assert host.parts["weights, gradients and optimizer"] == 16 * WEIGHTS_4B
+    assert any(problem.startswith("the host needs") for problem in plan.problems)
+
+
+def test_vllm_takes_its_share_of_the_card_and_its_cache_must_hold_a_request() -> None:
+    def with_share(share: str) -> Recipe:
+        return recipe_of(
+            train={**ADAPTER, "gpus": [1]},
+            serve={"engine": "vllm", "engine_args": [f"--gpu-memory-utilization={share}", "--max-model-len", "32768"]},
+        )
+
+    enough = plan_memory(with_share("0.9"), box_of("24gb", {0, 1}))
+    assert enough.need(0) == pytest.approx(0.9 * 24e9, abs=1)
+    assert enough.problems == []
+    [problem] = plan_memory(with_share("0.5"), box_of("24gb", {0, 1})).problems
+    assert "a request may have 32,768" in problem
+
+
+@pytest.mark.parametrize("card", ["24gb", "40gb"])
+def test_fitted_settings_fit_and_each_has_its_reason(tmp_path: Path, card: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text((ROOT / "recipes" / "qwen3-4b-lora-80gb.yaml").read_text())
+    box = box_of(card, {0})
+    assert plan_memory(load_recipe(path), box).problems
+    changes, plan = fit(lambda settings: load_recipe(path, settings), box)
+    assert plan.problems == []
+    path.write_text(fitted(path.read_text(), changes))
+    assert plan_memory(load_recipe(path), box).problems == []
+    for change in changes:
+        assert f"# {change.reason}" in path.read_text()
+        others = {other.key: other.value for other in changes if other is not change}
+        without = load_recipe(ROOT / "recipes" / "qwen3-4b-lora-80gb.yaml", others)
+        assert plan_memory(without, box).problems  # no change is superfluous
+
+
+def test_a_card_that_is_too_small_is_refused_with_numbers() -> None:
+    path = ROOT / "recipes" / "qwen3-8b-lora-80gb.yaml"
+    with pytest.raises(ClawError, match=r"no settings are known with which it fits: .*GiB") as caught:
+        fit(lambda settings: load_recipe(path, settings), box_of("8gb", {0}))
+    assert caught.value.exit_code == 2
+
+
+TEXT = """\
+# a recipe
+model: {path: demo}
+train:
+  lr: 1.0e-5              # an old reason
+  lora: {rank: 16, alpha: 32}   # small
+  method: combine         # both
+
+up:
+  stages: [serve, train]
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.lr", 2.0), ("train.lora.rank", 8), ("train.lora.quantize", "nf4"), ("train.dtype", "bfloat16"),
+        ("up.stages", ["serve"]), ("serve.engine_args", ["--max-model-len", "8192"]),
+        ("train.lora", {"rank": 4}), ("model.name", "x"),
+    ],
+)  # fmt: skip
+def test_a_changed_recipe_has_the_value_the_comment_and_all_else(key: str, value: Any) -> None:
+    changed = with_value(TEXT, key, value, "why")
+    wanted = yaml.safe_load(TEXT)
+    at = wanted
+    for part in key.split(".")[:-1]:
+        at = at.setdefault(part, {})
+    at[key.rpartition(".")[2]] = value
+    assert yaml.safe_load(changed) == wanted
+    assert [line for line in changed.splitlines() if line.endswith("# why")]
+    kept = {"# a recipe", "# both", "# an old reason", "# small"} - ({"# an old reason"} if key == "train.lr" else set())
+    assert all(comment in changed for comment in kept - ({"# small"} if "lora" in key else set()))
+
+
+def test_the_command_prints_the_plan_and_refuses_with_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": str(DEMO_MODEL)}, "up": {"stages": ["serve", "train"]}}))
+    command = [sys.executable, "-m", "clawctl", "up", str(path), "--estimate", "--card"]
+    enough, little = (subprocess.run([*command, card], capture_output=True, text=True, check=False) for card in ("24gb", "1gb"))
+    assert (enough.returncode, little.returncode) == (0, 2)
+    assert "GPU 0" in enough.stdout
+    assert "does NOT fit" in little.stdout
+    assert "are free" in little.stderr

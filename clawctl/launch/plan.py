@@ -16,7 +16,7 @@ _SMALL_STAGES = ("collect", "judge", "play", "eval")
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StageMemory:
     """What one stage needs in one memory."""
 
     stage: str
@@ -29,8 +29,8 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    shares: tuple[Share, ...]
+class MemoryPlan:
+    shares: tuple[StageMemory, ...]
     box: Box
     notes: tuple[str, ...]  # what stands elsewhere and is not counted
     stage_problems: tuple[str, ...]
@@ -93,13 +93,13 @@ def gpus_of(recipe: Recipe) -> set[int]:
     return gpus | (set(recipe.train.gpus or [0]) if "train" in recipe.up.stages else set())
 
 
-def plan_memory(recipe: Recipe, box: Box) -> Plan:
+def plan_memory(recipe: Recipe, box: Box) -> MemoryPlan:
     """The plan for the stages of `up.stages`. Raises ClawError if a stage cannot say what it needs."""
-    shares, problems, notes, short = list[Share](), list[str](), list[str](), list[int]()
+    shares, problems, notes, short = list[StageMemory](), list[str](), list[str](), list[int]()
 
     def add(stage: str, gpus: list[int], needs: Needs) -> None:
-        shares.extend(Share(stage, gpu, needs.device) for gpu in gpus)
-        shares.append(Share(stage, None, needs.host if gpus else needs.device | needs.host))
+        shares.extend(StageMemory(stage, gpu, needs.device) for gpu in gpus)
+        shares.append(StageMemory(stage, None, needs.host if gpus else needs.device | needs.host))
         short.append(needs.short)
         problems.extend([needs.problem] if needs.problem is not None else [])
 
@@ -109,7 +109,7 @@ def plan_memory(recipe: Recipe, box: Box) -> Plan:
     if "train" in recipe.up.stages:
         gpus = (recipe.train.gpus or [0]) if box.free else []
         add("train", gpus, backend_of(recipe).needs(recipe, len(gpus)))
-    shares += [Share(stage, None, {"process": PROCESS // 4}) for stage in _SMALL_STAGES if stage in recipe.up.stages]
+    shares += [StageMemory(stage, None, {"process": PROCESS // 4}) for stage in _SMALL_STAGES if stage in recipe.up.stages]
     if recipe.judge.endpoint is not None:
         notes.append(f"The judge at {recipe.judge.endpoint} is not counted: keep it on other cards.")
-    return Plan(tuple(shares), box, tuple(notes), tuple(problems), sum(short))
+    return MemoryPlan(tuple(shares), box, tuple(notes), tuple(problems), sum(short))

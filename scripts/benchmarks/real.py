@@ -10,14 +10,16 @@
   judge           the model as its own judge, and a judge that is right
   engine          the embedded engine beside transformers' generate (`real_engine`)
 
-Notes, requests and scorers were written by somebody who had not read the rules of this project. `--notes short,list` chooses, and
-`--seeds 3` repeats. `--quick` makes one step of one note, and leaves out the controls and the judge.
+Notes, requests and scorers were written by somebody who had not read the rules of this project. `--notes short,list` chooses,
+`--seeds 3` repeats, and `--parallel 6` makes six runs at once, for a card. `--quick` makes one step of one note, and leaves out the
+controls and the judge.
 """
 
 import random
 import statistics
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,14 +37,14 @@ def main() -> None:
     parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
+    parser.add_argument("--parallel", type=int, default=1, help="runs at once; more than one needs a card or many cores")
     parser.add_argument("--parts", default="notes,controls,told,topk,sizes,judge,engine", help="parts to run")
     options = parser.parse_args()
     parts, rows = options.parts.split(","), list[Row]()
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
     notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes.split(",")
     with tempfile.TemporaryDirectory() as folder:
-        for name in notes:
-            rows += one_note(name, 1 if options.quick else STEPS[name], seeds, Path(folder))
+        rows += one_note_rows({name: 1 if options.quick else STEPS[name] for name in notes}, seeds, Path(folder), options.parallel)
         if "controls" in parts and not options.quick:
             rows += controls(CONTROL_STEPS, Path(folder))
         if "told" in parts:
@@ -66,9 +68,26 @@ def main() -> None:
     report("real", rows, options.json)
 
 
-def one_note(name: str, steps: int, seeds: Sequence[int], folder: Path) -> list[Row]:
-    """The rows of a wish that is said once: means over the seeds. A wish that is not understood when told is not practised."""
-    runs = [_learned(name, NOTES[name], steps, seed, folder / f"{name}-{seed}", UNDERSTOOD) for seed in seeds]
+def one_note_rows(steps: dict[str, int], seeds: Sequence[int], folder: Path, parallel: int) -> list[Row]:
+    """The rows of wishes that are said once, by their numbers of steps."""
+
+    def learned(name: str, seed: int) -> _Learned | None:
+        try:
+            return _learned(name, NOTES[name], steps[name], seed, folder / f"{name}-{seed}", UNDERSTOOD)
+        except SystemExit as problem:
+            print(f"{name}, seed {seed}, ended early: {problem}", flush=True)
+            return None
+
+    with ThreadPoolExecutor(parallel) as threads:
+        runs = {name: [threads.submit(learned, name, seed) for seed in seeds] for name in steps}
+        ended = {name: [run for future in futures if (run := future.result()) is not None] for name, futures in runs.items()}
+    failed = sum(len(seeds) - len(runs) for runs in ended.values())
+    rows = [row for name, runs in ended.items() if runs for row in one_note(name, steps[name], runs)]
+    return [*rows, Row("one-note", "failed_runs", failed, "runs")]
+
+
+def one_note(name: str, steps: int, runs: Sequence["_Learned"]) -> list[Row]:
+    """The rows of one wish: means over the runs. A wish that is not understood when told is not practised."""
     case, practised = f"one-note {name}", [(run, run.after) for run in runs if run.after is not None]
 
     def mean(metric: str, values: Sequence[float | None], unit: str = "share") -> Row:

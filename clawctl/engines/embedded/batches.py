@@ -56,8 +56,8 @@ class _Block:
         self.rows, self.capacity, self.requests = rows, capacity, list[Request]()
         shape = rows, 2, model.groups, capacity, model.width
         # Zeros, because what is hidden by a mask must still be a number. The system provides memory when it is written to.
-        kind = {"dtype": model.computed, "device": model.device}
-        self.kv = [torch.zeros(shape, **kind) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
+        like = torch.zeros(0, dtype=model.computed, device=model.device)
+        self.kv = [like.new_zeros(shape) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
 
     def append(self, request: Request, kv: list[Tensor]) -> None:
         """Add a request with the keys and values of its first N ids: [2, G, N, D] for each layer."""

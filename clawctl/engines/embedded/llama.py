@@ -194,9 +194,8 @@ class Llama:
                     for part, pair in zip(parts, pairs, strict=True)
                 ]
                 a_RI = torch.cat([pair[0] for pair in pairs if pair is not None])
-                kind = {"device": self.device, "dtype": self.computed}
-                b_OR = torch.block_diag(*(block.to(**kind) for block in blocks))
-                changed[field] = Adapted(getattr(layer, field), a_RI.to(**kind), b_OR)
+                b_OR = torch.block_diag(*(block.to(self.device, self.computed) for block in blocks))
+                changed[field] = Adapted(getattr(layer, field), a_RI.to(self.device, self.computed), b_OR)
         return layer._replace(**changed)
 
     def fits(self, other: "Llama") -> bool:

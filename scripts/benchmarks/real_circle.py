@@ -36,7 +36,7 @@ DATA = ROOT / "scripts" / "benchmarks" / "real"
 RECIPE = ROOT / "recipes" / "smollm2.yaml"
 PAST, NEW, FACTS = 12, 24, 20  # requests of the person, requests that measure, questions
 ANSWERS = 2  # to each request that measures: a share of 24 answers has a standard error of 0.1
-MAX_TOKENS, FACT_TOKENS = 48, 24  # of an answer
+MAX_TOKENS, FACT_TOKENS = 48, 30  # of an answer
 LONGEST_S = 1800.0
 
 

@@ -24,9 +24,10 @@ from clawctl.trainers.local.batches import Microbatch, make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.head import LOGITS_AT_ONCE
 from clawctl.trainers.local.training import Training
-from clawctl.trainers.local.trees import tokens_in
+from clawctl.trainers.local.trees import Branch, tokens_in
 
 _TOKENS, _POSITIONS = 256, 256  # tokens of the turns on which the KL is measured, and positions
+_LONGEST = 2048  # of a single longer turn only so many tokens around the beginning of its answer are read
 _ATTEMPTS = 12
 _SCALINGS, _LARGEST_SCALING, _NEAR = 8, 8.0, 1.5  # scalings of a step; one scaling; how far from the wanted movement it may end
 
@@ -35,7 +36,7 @@ _SCALINGS, _LARGEST_SCALING, _NEAR = 8, 8.0, 1.5  # scalings of a step; one scal
 class Probe:
     """Some turns of a batch, on which the policy is compared with itself before the step and with version 0.
 
-    It has at most 256 tokens, so that a pass costs little. If every turn is longer, it is the shortest one.
+    It has at most 256 tokens, so that a pass costs little. If every turn is longer, it is the shortest one, cut to 2048 tokens.
     """
 
     microbatch: Microbatch
@@ -43,7 +44,10 @@ class Probe:
 
     @classmethod
     def of(cls, training: Training, batch: Batch) -> "Probe":
-        return cls(make_microbatch(turn_branches(_some(batch)), training.policy.merge, training.policy.device))
+        branches = turn_branches(_some(batch))
+        if training.policy.images is None:  # their positions are those of the whole prompt
+            branches = [_cut(branch) for branch in branches]
+        return cls(make_microbatch(branches, training.policy.merge, training.policy.device))
 
 
 def keep_near_base(training: Training, probe: Probe) -> float | None:
@@ -139,6 +143,15 @@ def _logprobs(training: Training, microbatch: Microbatch, reference: Any = None)
         return logits_PV.float().log_softmax(-1)
 
     return policy.compute(work, causal)
+
+
+def _cut(branch: Branch) -> Branch:
+    """A turn without the beginning of a long prompt, and without the end of a long answer."""
+    if len(branch.ids) <= _LONGEST:
+        return branch
+    stop = min(len(branch.ids), branch.scored + _LONGEST // 2)
+    start = max(0, stop - _LONGEST)
+    return Branch(branch.ids[start:stop], branch.scored - start, branch.temperature)
 
 
 def _some(batch: Batch) -> Sequence[Sample]:

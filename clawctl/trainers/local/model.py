@@ -22,6 +22,7 @@ from clawctl.trainers.local.head import token_logprobs
 from clawctl.trainers.local.images import StepImages
 from clawctl.trainers.local.last_layer import keep_asked_states
 from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.trainers.local.lora_linear import use_fused_lora
 from clawctl.trainers.local.norms import use_fast_norms
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import gathering, is_sharded, layers_of, shard, whole
@@ -259,8 +260,9 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         policy.images = StepImages(reader, policy.vocabulary)
         prepare(policy.causal)
     _check_head(policy)
-    if ranks.device.type == "cpu":
-        use_fast_norms(policy.causal)
+    use_fast_norms(policy.causal)
+    if policy.adapter and policy.autocast is not None:
+        use_fused_lora(policy.module)
     policy.merge = _usable_merge(policy, config.merge)
     if config.gradient_checkpointing:
         checkpoint_layers(policy)
@@ -276,8 +278,7 @@ def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
     reference = load_causal(recipe.model_path, device, torch.float32)
     if policy.images is not None:
         prepare(reference)
-    if ranks.device.type == "cpu":
-        use_fast_norms(reference)
+    use_fast_norms(reference)
     if policy.attention == TREE:
         _attend_to_tries(reference)
     if policy.shard_ranks is not None:

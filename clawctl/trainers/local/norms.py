@@ -1,32 +1,43 @@
-"""RMS norms on the CPU with the results of eager operations, in half as many passes over memory.
+"""RMS norms with the results of eager operations, in fewer passes over memory.
 
-`torch.nn.functional.rms_norm` (torch 2.11) is no replacement: it takes about as long as eager operations. Forward and backward of
-4096 x 1024 on one core take 32.7 ms with eager operations, 29.6 ms with it, and 16.8 ms here.
+On a GPU that is `torch.nn.functional.rms_norm`, whose kernel rounds once. On the CPU (torch 2.11) it takes about as long as eager
+operations: forward and backward of 4096 x 1024 on one core take 32.7 ms with eager operations, 29.6 ms with it, and 16.8 ms here.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import rms_norm
 
 
 def use_fast_norms(causal: Any) -> None:
-    """Replace the model's RMS norms by these, if the results are equal. For models on the CPU."""
+    """Replace the model's RMS norms by these, if the results are equal."""
     for module in causal.modules():
-        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon") and _is_plain(module):
-            module.forward = functools.partial(_norm, module)
+        if type(module).__name__.endswith("RMSNorm") and hasattr(module, "variance_epsilon"):
+            norm = _norm if module.weight.device.type == "cpu" else _norm_on_gpu
+            if _is_plain(module, norm):
+                module.forward = functools.partial(norm, module)
 
 
 @torch.no_grad()
-def _is_plain(module: Any) -> bool:
-    x_ND = torch.linspace(-2, 3, 2 * len(module.weight), dtype=module.weight.dtype).reshape(2, -1)
-    return torch.allclose(module(x_ND), _norm(module, x_ND), rtol=1e-5)
+def _is_plain(module: Any, norm: Callable[[Any, Tensor], Tensor]) -> bool:
+    weight_D = module.weight
+    x_ND = torch.linspace(-2, 3, 2 * len(weight_D), dtype=weight_D.dtype, device=weight_D.device).reshape(2, -1)
+    return torch.allclose(module(x_ND), norm(module, x_ND), rtol=1e-5 if weight_D.dtype == torch.float32 else 1e-2)
 
 
 def _norm(module: Any, hidden: Tensor) -> Tensor:
     normed: Tensor = _RMSNorm.apply(hidden, module.weight, module.variance_epsilon)
     return normed
+
+
+def _norm_on_gpu(module: Any, hidden: Tensor) -> Tensor:
+    weight_D: Tensor = module.weight
+    with torch.autocast(hidden.device.type, enabled=False):  # it would compute, and store, float32
+        return rms_norm(hidden, weight_D.shape, weight_D.to(hidden.dtype), module.variance_epsilon)
 
 
 class _RMSNorm(torch.autograd.Function):

@@ -14,6 +14,7 @@ trained ones in LAYERS blocks of the model, and the input embedding.
 import contextlib
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.sharding import layers_of
 from clawctl.vision.tower import language_of
 
+_AT_ONCE = 2**25  # numbers of gathered tokens in memory at a time
 LAYERS = 4  # the first, the last, and equally spaced ones between; sizes differ by at most a third from those over all layers
 
 
@@ -32,7 +34,8 @@ def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Te
     """The squared sizes of the first `turns` branches of `batch`: [turns]. They are 0 until a backward pass is made inside this
     context."""
     squares = torch.zeros(turns, device=policy.device)
-    hooks = [module.register_forward_hook(functools.partial(_watch, batch, squares)) for module in _measured(policy)]
+    own = _Own.of(batch, turns)
+    hooks = [module.register_forward_hook(functools.partial(_watch, own, squares)) for module in _measured(policy)]
     try:
         yield squares
     finally:
@@ -48,33 +51,60 @@ def _measured(policy: PolicyModel) -> list[nn.Module]:
     return [module for module in modules if isinstance(module, kinds) and module.weight.requires_grad]
 
 
-def _watch(batch: Microbatch, squares: Tensor, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """The positions of the K turns' own tokens, padded to S, in all tokens of a microbatch and in those of its last layer."""
+
+    index_KS: Tensor
+    mask_KS: Tensor
+    tokens: int  # of the microbatch
+    last: "_Own | None" = None  # the last layer of a trie computes only some tokens
+
+    @classmethod
+    def of(cls, batch: Microbatch, turns: int) -> "_Own":
+        own = batch.own_positions[:turns]
+        index_KS = nn.utils.rnn.pad_sequence(own, batch_first=True)
+        lengths_K = torch.tensor([len(positions) for positions in own], device=index_KS.device)
+        mask_KS = torch.arange(index_KS.shape[1], device=index_KS.device) < lengths_K[:, None]
+        last = None
+        if batch.visible is not None:
+            kept_M = batch.visible.queries_M
+            place_KS = torch.searchsorted(kept_M, index_KS).clamp(max=len(kept_M) - 1)
+            last = cls(place_KS, mask_KS & (kept_M[place_KS] == index_KS), len(kept_M))
+        return cls(index_KS, mask_KS, batch.ids_BT.numel(), last)
+
+
+def _watch(own: _Own, squares: Tensor, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
     if torch.is_grad_enabled() and output.requires_grad:
-        output.register_hook(functools.partial(_note, batch, squares, inputs[0].detach()))
+        output.register_hook(functools.partial(_note, own, squares, inputs[0].detach()))
 
 
 @torch.no_grad()
-def _note(batch: Microbatch, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
+def _note(own: _Own, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
     """Add one module's part of each turn's gradient. `given` are its inputs: states, or the ids of an embedding."""
     gradient_TE = gradient.flatten(0, -2)
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
-    kept_M = None
-    if len(gradient_TE) != batch.ids_BT.numel():  # the last layer computes only the needed tokens
-        if batch.visible is None or len(gradient_TE) != len(batch.visible.queries_M):
+    if len(gradient_TE) != own.tokens:
+        if own.last is None or len(gradient_TE) != own.last.tokens:
             return
-        kept_M = batch.visible.queries_M
-    for turn, own in enumerate(batch.own_positions[: len(squares)]):
-        positions = own if kept_M is None else torch.isin(kept_M, own).nonzero().flatten()
-        squares[turn] += _square(given_T[positions], gradient_TE[positions].float())
+        own = own.last
+    width = gradient_TE.shape[1] + (given_T.shape[1] if given_T.ndim > 1 else own.index_KS.shape[1])
+    turns = max(1, _AT_ONCE // (max(1, own.index_KS.shape[1]) * width))
+    parts = zip(own.index_KS.split(turns), own.mask_KS.split(turns), squares.split(turns), strict=True)
+    for index_KS, mask_KS, squares_K in parts:
+        gradient_KSE = gradient_TE[index_KS].float() * mask_KS[:, :, None]
+        squares_K += _squares(given_T[index_KS], gradient_KSE)
 
 
-def _square(given_S: Tensor, gradient_SE: Tensor) -> Tensor:
-    """|sum_s g_s x_s^T|^2, for states [S, D] or for ids [S]; an id stands for a row of the identity matrix."""
-    if given_S.ndim == 1:
-        kinds, kind_S = given_S.unique(return_inverse=True)
-        return gradient_SE.new_zeros(len(kinds), gradient_SE.shape[1]).index_add(0, kind_S, gradient_SE).square().sum()
-    given_SD = given_S.float()
-    tokens, wide, high = len(given_SD), given_SD.shape[1], gradient_SE.shape[1]
-    if tokens * (wide + high) < wide * high:
-        return ((given_SD @ given_SD.T) * (gradient_SE @ gradient_SE.T)).sum().clamp(min=0)
-    return (gradient_SE.T @ given_SD).square().sum()
+def _squares(given_KS: Tensor, gradient_KSE: Tensor) -> Tensor:
+    """|sum_s g_s x_s^T|^2 of each turn: [K], for states [K, S, D] or ids [K, S]. An id stands for a row of the identity matrix."""
+    products_KSS = None
+    if given_KS.ndim == 2:
+        products_KSS = given_KS[:, :, None] == given_KS[:, None, :]
+    else:
+        given_KSD = given_KS.float()
+        tokens, wide, high = given_KSD.shape[1], given_KSD.shape[2], gradient_KSE.shape[2]
+        if tokens * (wide + high) >= wide * high:
+            return (gradient_KSE.transpose(1, 2) @ given_KSD).square().sum((1, 2))
+        products_KSS = given_KSD @ given_KSD.transpose(1, 2)
+    return (products_KSS * (gradient_KSE @ gradient_KSE.transpose(1, 2))).sum((1, 2)).clamp(min=0)

@@ -27,7 +27,7 @@ def skeleton(path: str) -> Any:
             return model_class(path).from_config(config)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+        raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error
 
 
 def cached_numbers_a_token(config: Mapping[str, Any]) -> int:

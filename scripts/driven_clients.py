@@ -250,7 +250,7 @@ class Driven:
     """A client and its expected requests.
 
     `talks` is the number of requests for each message of each conversation. `asides` are texts in the calls that the client makes
-    for its own purposes (see `scripts/benchmarks/clients_truth.py`). With `embedded`, the client uses the demo model, because only
+    for its own purposes (see `scripts/benchmarks/clients_truth.py`). With `embedded`, the client uses a tiny model, because only
     the embedded engine reports the tokens that a forced call allows. All other clients use a rehearsal.
     """
 

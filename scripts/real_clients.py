@@ -106,14 +106,14 @@ CLIENTS = (
 
 @contextmanager
 def serving(run: RunDir, embedded: bool = False, **serve: Any) -> Iterator[tuple[str, str]]:
-    """Run `clawctl serve` in front of a rehearsal, or with the demo model if `embedded`. Yields its URL and key.
+    """Run `clawctl serve` in front of a rehearsal, or with the model `crafts` if `embedded`. Yields its URL and key.
 
     `serve` adds settings to the `serve` section of its recipe.
     """
     with ExitStack() as stack:
         recipe = run.root.with_suffix(".yaml")
         if embedded:
-            recipe_of_model: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}}
+            recipe_of_model: dict[str, Any] = {"model": {"path": "crafts", "dtype": "float32"}}
             serve.setdefault("threads", 1)
         else:
             serve["upstream"] = {"url": stack.enter_context(asgi.serving(Rehearsal().app())), "kind": "vllm"}

@@ -1,10 +1,13 @@
-"""Watch a small model learn a wish: `scripts/demo --wish "answer in capital letters"`. Or complain yourself: `scripts/demo --talk`.
+"""Watch a tiny model learn a wish: `scripts/demo --toy --wish "answer in capital letters"`. Or complain yourself, with `--talk`.
 
 Both run `clawctl up` with the `wishes` model. Rules judge the next states and write the hints.
 """
 
 import argparse
 import asyncio
+import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -21,17 +24,16 @@ from clawctl.config import load_recipe
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.player import play_task
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.homework.chat import wait_for_endpoint
-from clawctl.extensions.demos.wishes.axes import AXES
-from clawctl.extensions.demos.wishes.environment import Wishes, wants_in
-from clawctl.extensions.demos.wishes.judge import judge_server
-from clawctl.extensions.demos.wishes.problems import make_problems
-from clawctl.extensions.demos.wishes.reader import read
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
-from scripts.benchmarks.wishes_circle import RECIPE, recipe_of
-from scripts.homework_demo import ROOT, end_process, start_process
+from scripts.benchmarks.wishes_circle import MODEL, RECIPE, ROOT, recipe_of
+from scripts.wishes.axes import AXES
+from scripts.wishes.chat import wait_for_endpoint
+from scripts.wishes.environment import Wishes, wants_in
+from scripts.wishes.judge import judge_server
+from scripts.wishes.problems import make_problems
+from scripts.wishes.reader import read
 
 PEOPLE = 12
 UPDATES = 16
@@ -43,11 +45,11 @@ TALKING = {"batch_turns": 2, "batch_min_turns": 1, "batch_wait_s": 1}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wish", action="append", default=[], help='what people want, in words: "say hello and use no digits"')
+    parser.add_argument("--wish", default="say hello first", help='what people want, in words: "say hello and use no digits"')
     parser.add_argument("--talk", action="store_true", help="you complain at the keyboard")
     options = parser.parse_args()
     try:
-        wants = {} if options.talk else wants_in("; ".join(options.wish))
+        wants = {} if options.talk else wants_in(options.wish)
     except ClawError as error:
         raise SystemExit(f"demo: {error.problem}\n  {error.fix}") from error
     recipe_of({})  # ends here if there is no model
@@ -64,7 +66,7 @@ def main() -> None:
             if options.talk:
                 asyncio.run(talk(run, endpoint))
             else:
-                world = Wishes("; ".join(options.wish))
+                world = Wishes(options.wish)
                 show(wants, asyncio.run(learn(world, run, recipe, endpoint, Console(stderr=True))))
         finally:
             end_process(up)
@@ -72,10 +74,24 @@ def main() -> None:
     print(f"Run      {folder}")
 
 
+def start_process(command: list[str], log: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGINT)
+    try:
+        process.wait(40)
+    except subprocess.TimeoutExpired:
+        process.kill()
+
+
 def write_recipe(folder: Path, judge: str, train: dict[str, Any]) -> Path:
     """Write recipes/wishes.yaml with this judge and these training settings."""
     recipe = yaml.safe_load(RECIPE.read_text())
     recipe["judge"]["endpoint"] = judge
+    recipe["model"]["path"] = str(MODEL)
     recipe["train"] |= train
     path = folder / "wish.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))

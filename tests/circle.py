@@ -15,7 +15,7 @@ import psutil
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_turns, read_verdicts
-from scripts.benchmarks.circle import CLAWCTL
+from scripts.benchmarks.circle import CLAWCTL, ENVIRONMENT
 
 
 @contextmanager
@@ -23,7 +23,9 @@ def circle(folder: Path, recipe: Path) -> Iterator[tuple[RunDir, psutil.Process]
     """`clawctl up` on a new run; at the end Ctrl-C, after which no process of it may be left."""
     run = open_run(folder / "run")
     with (folder / "up.log").open("wb") as log:
-        up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run.root)], stdout=log, stderr=log, start_new_session=True)
+        up = subprocess.Popen(
+            [*CLAWCTL, "up", str(recipe), "--run", str(run.root)], stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT
+        )
         family = psutil.Process(up.pid)
         try:
             wait_for(lambda: (run.root / "serve.json").exists(), 90, "the server announces itself", folder)

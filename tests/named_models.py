@@ -4,4 +4,4 @@ from pathlib import Path
 
 from clawctl.run.gguf import model_folder
 
-DEMO_MODEL = Path(model_folder("demo"))
+TEXT_MODEL = Path(model_folder("crafts"))

@@ -258,17 +258,17 @@ import clawctl.engines.vllm.child, clawctl.engines.upstream.engine, clawctl.engi
 
 
 def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None:
-    folders = ("environments", "extensions/demos/homework", "extensions/demos/wishes", "extensions/worlds")
+    folders = ("environments", "extensions/worlds")
     files = [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
     files = [file for file in files if not file.is_relative_to(ROOT / "extensions/worlds/ability")]
     assert [file for file in files if imports_of(file) & (STAGES | {"engines", "trainers", "launch", "cli"})] == []
 
 
 def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
-    """No module of clawctl outside an environment imports it: `homework` is found as any other one is."""
-    own = ROOT / "extensions" / "demos" / "homework"
+    """No module of clawctl outside an environment imports it: `toolcall` is found as any other one is."""
+    own = ROOT / "extensions" / "worlds"
     others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
-    imports = re.compile(r"^\s*(from|import) clawctl\.extensions\.demos\.homework", re.MULTILINE)
+    imports = re.compile(r"^\s*(from|import) clawctl\.extensions\.worlds", re.MULTILINE)
     assert [file for file in others if imports.search(file.read_text())] == []
 
 

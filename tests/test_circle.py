@@ -12,15 +12,15 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions, live_version, read_policy
-from scripts.benchmarks.circle import CLAWCTL, write_recipe
+from scripts.benchmarks.circle import CLAWCTL, WORLD, write_recipe
+from scripts.benchmarks.wishes_circle import MODEL
 from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
-from tests.named_models import DEMO_MODEL
 
 STEPS = 2
 
 
 def talk(run: RunDir, *options: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "clawctl.extensions.demos.homework.chat", "--run", str(run.root), "--people", "8", *options]
+    command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(run.root), "--people", "8", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
@@ -35,8 +35,8 @@ def inspect(run: RunDir, what: str) -> object:
 def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_path: Path) -> None:
     changes = {
         "train": {"batch_turns": 8, "batch_wait_s": 600, "max_steps": STEPS},  # a slow machine trains no part of a batch
-        "eval": {"problems": 8},
-        "gate": {"max_correctness_drop": 1.0, "max_satisfaction_drop": 1.0},
+        "eval": {"suites": [WORLD], "problems": 8},
+        "gate": [{"suite": WORLD, "metric": "correctness", "max_drop": 1.0}],
         "collect": {"session_timeout_s": 20.0},
     }
     with circle(tmp_path, write_recipe(tmp_path, changes)) as (run, family):
@@ -86,13 +86,13 @@ def check_training(run: RunDir) -> None:
     assert live_version(run) == STEPS
     decided = json.loads((run.eval / f"{STEPS}.json").read_bytes())
     assert decided["decision"]["promote"] is True
-    assert decided["suites"]["personalisation"]["correctness"]["n"] == 8
+    assert decided["suites"][WORLD]["correctness"]["n"] == 8
 
 
 def check_logprobs(run: RunDir) -> None:
     """What the engine wrote down is what the weights of the claimed version say, and it was sampled at the temperature it names."""
     for version in range(STEPS + 1):
-        folder = DEMO_MODEL if version == 0 else run.version_folder(version)
+        folder = MODEL if version == 0 else run.version_folder(version)
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         mine = [turn for turn in turns_of(run) if turn.policy_version == turn.policy_version_end == version and turn.trainable][:4]
         for turn in mine:

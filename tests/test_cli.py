@@ -77,7 +77,7 @@ def test_a_run_of_another_schema_is_refused_by_every_stage(tmp_path: Path) -> No
 
 def test_two_trainers_on_one_run_are_one_too_many(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     with sole_worker(run, "train"):
         assert_problem(clawctl("train", "--once", "--run", str(run.root)), 1, "is already the train worker", "another --run")
 
@@ -129,7 +129,7 @@ def test_a_port_or_log_level_that_cannot_be_is_refused_before_anything_is_made(
 
 
 def test_ctrl_c_while_a_stage_starts_ends_it_without_a_traceback(tmp_path: Path) -> None:
-    command = [*CLAWCTL, "serve", "--model", "demo", "--port", "0", "--run", str(tmp_path / "run")]
+    command = [*CLAWCTL, "serve", "--model", "crafts", "--port", "0", "--run", str(tmp_path / "run")]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as started:
         assert started.stderr is not None
         assert any("API key" in line for line in started.stderr)  # from here on it imports PyTorch, for seconds
@@ -189,7 +189,7 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
 def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
     done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
     assert_problem(done, 1, "you do not have permission", "run as the owner")

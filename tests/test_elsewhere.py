@@ -95,7 +95,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
     served = clawctl("serve", "--run", run, BASE_MODEL_PATH=str(tmp_path / "base"))
     assert (served.returncode, f"there is no model in {tmp_path / 'base'}" in served.stderr) == (2, True)
     recipe = tmp_path / "r.yaml"
-    recipe.write_text("model: {path: demo}\n")
+    recipe.write_text("model: {path: crafts}\n")
     begun = clawctl("up", str(recipe), "--run", run, MODEL_PATH=str(tmp_path / "other"))
     assert (begun.returncode, f"there is no model in {tmp_path / 'other'}" in begun.stderr) == (2, True)
     level = clawctl("collect", "--run", run, ROLLOUT_LOG_LEVEL="loud")

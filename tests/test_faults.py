@@ -112,7 +112,7 @@ def test_collect_waits_for_room_and_then_publishes_each_turn_once(small_disk: Ru
 
 def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: RunDir) -> None:
     run = small_disk
-    verdicts = [Verdict(f"t{number}", 1.0, [1], None, [], "demo@0", "x" * 3000, None) for number in range(4)]
+    verdicts = [Verdict(f"t{number}", 1.0, [1], None, [], "crafts@0", "x" * 3000, None) for number in range(4)]
     journal = Journal(run, "a", [])
     journal.add(verdicts[0])
     with full(run):

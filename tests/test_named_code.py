@@ -23,7 +23,7 @@ CODE: list[dict[str, Any]] = [
     {"train": {"custom_loss": "{file}:loss"}},
     {"train": {"backend": "{file}:BACKEND"}},
     {"judge": {"custom_rm": "{file}:judge"}},
-    {"eval": {"suites": ["personalisation", {"name": "{file}:suite", "problems": 3}]}},
+    {"eval": {"suites": ["own", {"name": "{file}:suite", "problems": 3}]}},
     {"serve": {"engine": "vllm", "engine_python": "{file}"}},
     {"play": {"env": "openenv", "options": {"folder": "echo_env", "command": "{file} --port {port}"}}},
     {"play": {"env": "toolcall", "options": {"sandbox": {"kind": "subprocess", "without_isolation": True}, "code": "{file}"}}},
@@ -110,7 +110,7 @@ class Trap:
 def test_no_trap_in_a_run_directory_fires_in_any_stage(tmp_path: Path, mine: Path) -> None:
     sprung = tmp_path / "sprung"
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     trap, script = pickle.dumps(Trap(sprung)), f"#!{sys.executable}\nfrom pathlib import Path\nPath({str(sprung)!r}).touch()\n"
     sharded = run.train / "checkpoints" / "1" / "sharded"
     policy = run.policies / "1"

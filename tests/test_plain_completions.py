@@ -21,7 +21,7 @@ from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.train.launch import train
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server
 
 DEMO = "tiny@0"
@@ -34,13 +34,13 @@ def inspect(root: Path, *what: str) -> Any:
 
 
 def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
-    with Server(tmp_path / "run", DEMO_MODEL) as server:
+    with Server(tmp_path / "run", TEXT_MODEL) as server:
         run = server.run
         for number in range(2):
             talk(server, f"What is {number} + 2?", "That is wrong. The answer is 9." if number else "Thanks, that is right!")
         talk(server, SECRET, "Thanks!")
         recipe = Recipe.model_validate({
-            "model": {"path": str(DEMO_MODEL), "name": "tiny", "dtype": "float32"},
+            "model": {"path": str(TEXT_MODEL), "name": "tiny", "dtype": "float32"},
             "judge": {"votes": 1, "max_tokens": 64, "history_chars": 0, "endpoint": server.url, "api_key": "key", "model": DEMO,
                       "fitness": "skip"},
             "eval": {"holdout": 0},

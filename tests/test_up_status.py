@@ -41,7 +41,7 @@ def shown(run: RunDir, lines: list[tuple[str, str]]) -> tuple[str, str]:
 
 def test_the_table_has_each_stage_and_the_live_version(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     above, table = shown(run, [("judge", "10:00:00 I clawctl.judge: 3 turns judged"), ("up", "judge runs as process 7")])
     assert above == ""
     for text in ("version 0 is live", "● running", "10 min", "clawctl.judge: 3 turns judged", "up: judge runs as process 7"):

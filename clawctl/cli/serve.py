@@ -20,7 +20,7 @@ def serve(
     ] = False,
     model: Annotated[
         str | None,
-        typer.Option("--model", "--model-path", help="Hugging Face name or directory, GGUF file, or smollm2 (default demo)."),
+        typer.Option("--model", "--model-path", help="Hugging Face name or directory, GGUF file, or smollm2 (default crafts)."),
     ] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on (default 127.0.0.1).")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on (default 30000; 0: any free port).")] = None,

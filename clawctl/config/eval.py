@@ -14,7 +14,7 @@ class SuiteConfig(Section):
     """A suite with settings of its own. A name alone is the short form."""
 
     name: str = Field(min_length=1)
-    """A built-in suite (`own`, `replay`, `ability`, `personalisation`), `file.py:name`, the suite of an installed package, or a
+    """A built-in suite (`own`, `replay`, `ability`), `file.py:name`, the suite of an installed package, or a
     task of another program: `lm-eval:TASK`, `inspect:TASK`. An environment is a suite as well."""
     problems: int | None = Field(None, gt=0)
     """Unset: `eval.problems`."""
@@ -58,9 +58,9 @@ class EvalBudget(Section):
 
 
 class EvalConfig(Section):
-    suites: list[SuiteConfig] = [SuiteConfig(name="personalisation")]
-    """Suites to run: names, or mappings with settings of their own. `personalisation` simulates students and teachers. It measures
-    satisfaction and the correctness of first replies. `docs/environments.md` shows how to write one."""
+    suites: list[SuiteConfig] = [SuiteConfig(name="own")]
+    """Suites to run: names, or mappings with settings of their own. `own` compares versions on held-out turns of this run's
+    conversations. `docs/environments.md` shows how to write one."""
     holdout: float = Field(0.1, ge=0, lt=1)
     """Share of the sessions that are never trained, so that versions can be measured on them (suites `own` and `replay`). The key
     and the session id decide. Episodes and imported texts are not held out. A change counts for sessions that begin after it."""
@@ -102,13 +102,10 @@ class GateLimit(Section):
 
 
 class GateConfig(Section):
-    max_correctness_drop: float = Field(0.10, ge=0, le=1)
-    """The margin for the share of correct answers of `personalisation`. A candidate is refused if it is that much worse than the
-    live version, the base version or the best version so far."""
-    max_satisfaction_drop: float = Field(0.10, ge=0, le=1)
-    """The margin for satisfaction, by the same comparison."""
     limits: list[GateLimit] = []
-    """Metrics of any suites, instead of these two. The short form is a list: `gate: [{suite: …, metric: …, max_drop: …}]`."""
+    """The compared metrics. A candidate is refused if it is worse by a margin than the live version, the base version or the best
+    version so far. Unset: `preferred` and `guards` of the suite `own`, with a margin of 0.10 (`accepted` in place of `preferred`
+    with `when: after`). The short form is a list: `gate: [{suite: …, metric: …, max_drop: …}]`."""
     when: Literal["before", "after"] = "before"
     """`before`: a version goes live if the gate promotes it. `after`: each version goes live at once, and the gate rolls it back if
     it is worse than earlier versions were while they were live. For servers that hold one version at a time, such as vLLM with
@@ -131,11 +128,8 @@ class GateConfig(Section):
 
     @model_validator(mode="after")
     def _one_form(self) -> "GateConfig":
-        if "limits" in self.model_fields_set:
-            if not self.limits:
-                raise PydanticCustomError("no_limits", "a gate without rows refuses nothing: name a metric, or leave the gate out")
-            if ignored := self.model_fields_set & _PERSONALISATION:
-                raise PydanticCustomError("both_forms", "{name} has no effect together with rows", {"name": min(ignored)})
+        if "limits" in self.model_fields_set and not self.limits:
+            raise PydanticCustomError("no_limits", "a gate without rows refuses nothing: name a metric, or leave the gate out")
         if self.when == "after" and self.share:
             raise PydanticCustomError(
                 "share_after", "share has no effect with when: after, because every version goes live at once"
@@ -150,20 +144,13 @@ class GateConfig(Section):
     @model_serializer(mode="plain")
     def short(self) -> Any:
         """Return only the rows if nothing else was set."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name not in (*_PERSONALISATION, "limits")}
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "limits"}
         own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
-        if self.limits:
-            rows = [limit.model_dump() for limit in self.limits]
-            return {"limits": rows, **own} if own else rows
-        return {name: getattr(self, name) for name in sorted(_PERSONALISATION)} | own
+        rows = [limit.model_dump() for limit in self.limits]
+        return {"limits": rows, **own} if rows and own else rows or own
 
     @property
     def rows(self) -> list[GateLimit]:
-        """The metrics that the gate compares, in whichever form the recipe states them."""
-        return self.limits or [
-            GateLimit(suite="personalisation", metric="correctness", max_drop=self.max_correctness_drop),
-            GateLimit(suite="personalisation", metric="satisfaction", max_drop=self.max_satisfaction_drop),
-        ]
-
-
-_PERSONALISATION = {"max_correctness_drop", "max_satisfaction_drop"}
+        """The metrics that the gate compares."""
+        metrics = ("accepted" if self.when == "after" else "preferred", "guards")
+        return self.limits or [GateLimit(suite="own", metric=metric, max_drop=0.10) for metric in metrics]

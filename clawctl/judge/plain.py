@@ -3,18 +3,12 @@
 People judge an answer in ordinary sentences. Lines of any other form (markup, JSON, settings, list items, code, quotations, unusual
 letters, columns of single words) may have any author. They are dropped if an ordinary sentence remains, and kept otherwise. The
 rules depend on the form of a line only, never on its content.
-
-A small judge can also declare its vocabulary. Sentences with unknown words would confuse it, so they are dropped in the same way,
-whoever the author is.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-IsKnown = Callable[[str], bool]  # whether a word is in a judge's vocabulary
-
-_UNKNOWN = 0.3  # a sentence with at least this share of unknown words is not readable
 _LETTERS = 0.4  # the least share of letters among the characters of an ordinary line
 _LONGEST = 40  # the longest word, in letters
 _COLUMN = 3  # the number of consecutive one-word lines that form a column
@@ -26,27 +20,20 @@ _CLOSING = re.compile(r"\s*(?:<\s?/|<[^<>]{0,40}\bend\b[^<>]{0,10}>|\[/|\{\{?[/%
 _RULE = re.compile(r"\s*(?=([-=*#_~+.]{2,}))\1.*[-=*#_~+.]{2,}\s*$")  # --- title ---
 _SHAPED = re.compile(r"(?:\t| {4}|\s*(?:[<\[{|#/\\=~>@%$&;+\u2022\u25cf]|\*(?!\w|\*\w)|[-\u2013\u2014](?!\w)|\d+[.)](?=\s)))")
 _SETTING = re.compile(r"""\s*["']?(?:[\w.$-]+["']?\s?(?:[:=])|[\w.$-]+[ ][\w.$-]+["']?\s?[:=](?!(?:\s*\S+){4}))(?=\s*\S)""")
-_FIGURE = re.compile(r"\s*[-+]?\d+(?:[.,]\d+)?\s*")
-_SENTENCE = re.compile(r"(?<=[.!?\u2026\]\u3002\uff01\uff1f])\s+")
 
 
-def plain_words(text: str, role: str, is_known: IsKnown | None = None) -> str:
+def plain_words(text: str, role: str) -> str:
     """The ordinary sentences of a message of `role`, or `text` if there are none. Linear in the length of `text`.
 
     The form matters in user messages only, because assistants and tools legitimately send lists and code.
     """
+    if role != "user":
+        return text
     lines = text.split("\n")
-    lines_left = lines
-    if role == "user":
-        lines_left = _or_all([line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()], lines)
-    if is_known is not None:
-        lines_left = _or_all([_readable(line, is_known, role in ("user", "assistant")) for line in lines_left], lines_left)
+    lines_left = [line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()]
+    if not any(_WORD.search(line) for line in lines_left):
+        return text
     return text if lines_left == lines else "\n".join(line for line in lines_left if line.strip())
-
-
-def _or_all(lines_left: list[str], lines: list[str]) -> list[str]:
-    """`lines_left` if these lines contain a word, otherwise `lines`."""
-    return lines_left if any(_WORD.search(line) for line in lines_left) else lines
 
 
 def _ordinary(lines: list[str]) -> list[bool]:
@@ -103,23 +90,3 @@ def _columns(lines: list[str]) -> Iterator[tuple[int, int]]:
             if at - begin >= _COLUMN:
                 yield begin, at
             begin = at + 1
-
-
-def _readable(line: str, is_known: IsKnown, speaks: bool) -> str:
-    """`line` without sentences in unknown words.
-
-    With `speaks` (a person or an assistant), figures and single words are kept. In a tool's result they are padding.
-    """
-    sentences = _SENTENCE.split(line)
-    lines_left = [sentence for sentence in sentences if _is_readable(sentence, is_known, speaks)]
-    return line if len(lines_left) == len(sentences) else " ".join(lines_left)
-
-
-def _is_readable(sentence: str, is_known: IsKnown, speaks: bool) -> bool:
-    words = _WORD.findall(sentence)
-    if max(map(len, words), default=0) < 2:
-        return speaks or not sentence.strip() or bool(_FIGURE.fullmatch(sentence))
-    if not speaks and sum(map(len, words)) < _LETTERS * sum(not char.isspace() for char in sentence):
-        return False
-    unknown = sum(not is_known(word) for word in words)
-    return unknown < _UNKNOWN * len(words) or (unknown == 1 and (speaks or len(words) > 1))

@@ -1,12 +1,10 @@
 """The interface of the judge stage: the input of a judge, its output, and the protocol that a judge implements."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from clawctl.errors import ClawError
-from clawctl.registry import Registry
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.rows import Message, is_judged
 from clawctl.run.shards import read_columns
@@ -51,7 +49,7 @@ def read_evidence(path: Path) -> list[Evidence]:
 class Opinion:
     """A judge's result for one turn. An abstention has the reward None and a reason."""
 
-    judge: str  # "demo@0 prompt 1", "rules 2: pytest", "user feedback"
+    judge: str  # "crafts@0 prompt 1", "rules 2: pytest", "user feedback"
     reward: float | None
     votes: tuple[int | None, ...] = ()
     hints: tuple[str, ...] = ()  # the selected hint comes first
@@ -75,21 +73,3 @@ class Judge(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-class SmallJudge(Protocol):
-    """The limits of a model that judges although it knows few words. It judges answers one at a time and compares none."""
-
-    chars: int  # the number of characters of a turn that it sees at first
-
-    def is_known(self, word: str) -> bool:
-        """Whether the model knows a word. Sentences in other words are not shown to it."""
-        ...
-
-    def check(self, turn: Evidence) -> None:
-        """Warn once about turns that the model cannot judge."""
-        ...
-
-
-# The name is that of a model in `clawctl.models`.
-SMALL_JUDGES: Registry[Callable[[], SmallJudge]] = Registry("small judge", "clawctl.small_judges", {})

@@ -23,7 +23,7 @@ class JudgeIdentity:
     """What the planted turns were asked of. A judge with another identity is asked again."""
 
     backend: str  # "http://127.0.0.1:8000/v1", or "this run's server: demo"
-    model: str  # "demo@0"
+    model: str  # "crafts@0"
     prompt: str  # the prompt's version
     temperature: float
     max_tokens: int

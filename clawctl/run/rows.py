@@ -81,7 +81,7 @@ class Exchange:
     api: str  # "chat", "responses", "messages", "completions"
     key: str  # name of the API key of the request: "default"
     status: Literal["ok", "cancelled", "error"]
-    model: str  # the requested name: "demo"
+    model: str  # the requested name: "crafts"
     messages: list[Message]  # as the client sent them
     tools: list[dict[str, Any]] | None
     response: Message | None  # {"role": "assistant", "content": "…"}: as the client received it; None after an error
@@ -220,7 +220,7 @@ class Verdict:
     votes: list[int | None]  # [1, -1, None]; None: an answer without a valid score
     hint: str | None  # the hint that the teacher receives
     hints: list[str]  # every acceptable candidate
-    judge: str  # "demo@0 prompt 1"
+    judge: str  # "crafts@0 prompt 1"
     reason: str | None  # why reward is None: "not trainable: side turn", "no valid vote"
     latency_s: float | None
 
@@ -234,7 +234,7 @@ class Policy:
     step: int  # the optimizer step that produced these weights
     method: str | None  # "combine"
     kind: Literal["base", "full", "adapter"]
-    base_model: str  # as the recipe names it: "demo" or a path
+    base_model: str  # as the recipe names it: "crafts" or a path
     turns: list[str]  # ids of the turns that this step trained on
     # {"prompt_ids": [[…]], "logprobs": [[…]]}: the trainer's values, to compare with the engine's
     canary: dict[str, Any] | None

@@ -11,7 +11,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_unserved_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
 
-_NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, a GGUF file, or `demo`"
+_NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, a GGUF file, or smollm2"
 _HUB_S = 10.0
 
 

@@ -16,7 +16,7 @@ log = logging.getLogger("clawctl.train")
 
 FEWEST = 3  # minimum number of mismatched turns before the model is considered the wrong one; one or two may be damaged themselves
 # Far above the effect of rounding on the mean |difference| of a step: float32 engines are within 1e-5. Engines in bfloat16 are
-# within 0.004 on the demo model, and about 0.01 on models with billions of weights.
+# within 0.004 on a model with 5 M weights, and about 0.01 on models with billions of weights.
 UNUSUAL, UNUSUAL_ROUNDED = 2e-3, 0.03
 
 

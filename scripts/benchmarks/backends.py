@@ -3,7 +3,7 @@
 `step_change_error`: the same turns, the same first adapter, one step by the service and one by the local trainer; the norm of the
 difference between the two changes of the adapter, divided by that of the local change. `trained_twice`: the trainer is killed at
 each of its calls in turn, before and after the answer, then left to finish; turns in two steps are counted, and the last adapter is
-compared with that of an undisturbed run. `satisfaction@8`: the people of `scripts/bench personalisation`, trained by the service.
+compared with that of an undisturbed run. `satisfaction@8`: the people of `scripts/wishes`, trained by the service.
 The part `fireworks` is `backends_fireworks.py`.
 
 The server needs an environment of its own, which `scripts/venv-tinker` makes in `.venv-tinker`. So does Fireworks' SDK:
@@ -37,14 +37,14 @@ from clawctl.run.policies import ensure_base_policy, list_versions
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.ledger import read_ledger
-from scripts.benchmarks.circle import ROOT, measure, people, running, write_recipe
+from scripts.benchmarks.circle import ROOT, WORLD, measure, people, running, write_recipe
 from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.wishes_circle import MODEL
 
-DEMO = ROOT / "clawctl/extensions/demos/models/demo"
 KILLS, QUICK_KILLS = 30, 4
 TURNS = 24  # of the killed run: six steps
 LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for
-LR = 7.5e-4  # of adapters: ten times that of all weights (`personalisation`)
+LR = 7.5e-4  # of adapters: ten times that of all weights
 _TOPK = 4
 _START_S = 300.0
 _FREE_S = 15.0
@@ -61,7 +61,7 @@ def main() -> None:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name:
         folder = Path(name)
-        model = float32_copy(DEMO, folder / "demo")
+        model = float32_copy(MODEL, folder / "wishes")
         with server(options.venv, model, folder) as url:
             target = Target(url)
             if options.only in (None, "kills"):
@@ -430,7 +430,7 @@ def people_rows(model: Path, target: Target, folder: Path, options: argparse.Nam
     changes = {
         "model": {"path": str(model)},
         "train": train,
-        "eval": {"seed": 10, "problems": 12 if options.quick else 36},
+        "eval": {"suites": [WORLD], "seed": 10, "problems": 12 if options.quick else 36},
         "up": {"stages": ["serve", "collect", "judge", "train"]},
         "gate": None,
     }
@@ -439,7 +439,7 @@ def people_rows(model: Path, target: Target, folder: Path, options: argparse.Nam
     recipe, run = write_recipe(place, changes), place / "run"
     with running(run, recipe):
         people(run, 10, 10, until_version=8, timeout_s=3600, think_s=0.3)
-        found = {version: measure(run, recipe, version)["suites"]["personalisation"] for version in (0, 8)}
+        found = {version: measure(run, recipe, version)["suites"][WORLD] for version in (0, 8)}
     rows = [
         Row("tinker", f"satisfaction@{version}", numbers["satisfaction"]["mean"], "share") for version, numbers in found.items()
     ]

@@ -38,7 +38,7 @@ _LEASE_S = 30.0
 _AGAIN_S = 10.0
 _MINUTE = 60  # a real store refuses requests if the client's clock is wrong by more than 15 minutes
 _RECIPE = {
-    "model": {"path": "demo"},
+    "model": {"path": "crafts"},
     "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
     "judge": {"custom_rm": "rm.py:Judge"},
     "train": {"method": "binary", "batch_turns": 4, "max_mismatch": 1e9, "max_staleness": 10_000, "lora": {"rank": 2}},

@@ -10,10 +10,11 @@ from typing import Any
 
 import httpx
 
-from clawctl.extensions.demos.homework.people import Person
-from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.handles import turn_of
+from scripts.wishes.chat import WANTS
+from scripts.wishes.people import Wisher
+from scripts.wishes.problems import make_problems
 
 MAX_TOKENS = 64
 THINK_S = 0.5  # mean
@@ -68,7 +69,7 @@ class Client(threading.Thread):
 
     def _session(self, name: str) -> None:
         seed = self._dice.getrandbits(32)
-        person, task = Person("student", seed=seed), make_tasks("student", 1, seed)[0]
+        person, task = Wisher(WANTS, seed), make_problems(1, seed)[0]
         way = self._dice.choice(["chat", "chat", "stream", "stream", "messages", "responses"])
         headers = self._dice.choice([{}, {"X-Session-Id": f"s{name}"}])
         messages = [{"role": "user", "content": f"{person.open(task)} ({name})"}]

@@ -34,7 +34,7 @@ HOUR = 3600
 _LAG_S = 1.5  # delay of directory listings
 _PATIENCE_S = 180.0
 _RECIPE = {
-    "model": {"path": "demo"},
+    "model": {"path": "crafts"},
     "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
     "judge": {"custom_rm": "rm.py:Judge"},
     "train": {"method": "binary", "batch_turns": 4, "max_mismatch": 1e9, "max_staleness": 100, "lora": {"rank": 2}},

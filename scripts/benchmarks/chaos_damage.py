@@ -136,7 +136,7 @@ def make_run(root: Path) -> RunDir:
     position = ReadPosition(run)
     position.save({path.name: path.stat().st_size for path in run.captures.iterdir()}, 0)
     _make_policies(run, recipe)
-    write_record(run, {"version": 1, "suites": {"personalisation": {"n": 3}}, "settings": {}, "decision": {"promote": True}})
+    write_record(run, {"version": 1, "suites": {"ability": {"n": 3}}, "settings": {}, "decision": {"promote": True}})
     publish_bytes(run.train / "feed.json", b'{"used": 3, "waiting": 0}')
     with sole_worker(run, "train"):
         pass

@@ -25,8 +25,6 @@ from starlette.routing import Route
 from clawctl.config import load_recipe
 from clawctl.engines.vllm.child import free_port
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.homework.environment import problems as held_out
-from clawctl.extensions.demos.homework.problems import Problem
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.policies import live_version
 from clawctl.run.promotion import rollback
@@ -35,8 +33,11 @@ from scripts.asgi import serving
 from scripts.benchmarks.chaos_audit import Watcher, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_kill import RECIPE, Crowd, newest
 from scripts.benchmarks.chaos_stages import Killer, Stage, wait_until
-from scripts.benchmarks.circle import write_recipe
+from scripts.benchmarks.circle import WORLD, write_recipe
 from scripts.benchmarks.table import Row
+from scripts.wishes.axes import USUAL, write
+from scripts.wishes.chat import WANTS
+from scripts.wishes.problems import WordProblem, make_problems
 
 ROUNDS, QUICK_ROUNDS = 60, 8
 _STAGES = ("serve", "collect", "judge", "train", "eval")
@@ -62,13 +63,13 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
         changes = {
             **RECIPE,
             "train": {**RECIPE["train"], "max_refusals": 1_000_000, "max_staleness": 1_000_000},  # type: ignore[dict-item]
-            "eval": {"problems": 4, "endpoint": f"{address}/v1"},
-            "gate": {"max_correctness_drop": 0.5, "max_satisfaction_drop": 0.5},
+            "eval": {"suites": [WORLD], "problems": 4, "endpoint": f"{address}/v1"},
+            "gate": [{"suite": WORLD, "metric": metric, "max_drop": 0.5} for metric in ("correctness", "satisfaction")],
             "up": {"stages": list(_STAGES)},
         }
         recipe = write_recipe(folder, changes)
         asked = load_recipe(recipe).eval
-        known += held_out("eval", asked.problems, asked.seed)
+        known += make_problems(asked.problems, asked.seed, "eval")
         stages = {name: Stage(name, run, recipe, free_port()) for name in _STAGES}
         rolled: list[tuple[int, int]] = []
         watcher = Watcher(run)
@@ -151,29 +152,22 @@ def _is_idle(run: RunDir) -> bool:
 
 
 @contextmanager
-def _judging_versions(seed: int) -> Iterator[tuple[str, list[Problem]]]:
+def _judging_versions(seed: int) -> Iterator[tuple[str, list[WordProblem]]]:
     """Run a server whose versions answer well or badly. A version always answers in the same way."""
-    known: list[Problem] = []
+    known: list[WordProblem] = []
 
     async def complete(request: Request) -> JSONResponse:
         body = await request.json()
         version = int(body["model"].rpartition("@")[2])
-        task = next(task for task in known if task.prompt in body["messages"][-1]["content"])
+        task = next(task for task in known if task.text in body["messages"][-1]["content"])
         refused = version > 0 and random.Random(f"{seed} version {version}").random() < _REFUSED
-        message = {"role": "assistant", "content": f"**Final answer:** {task.answer + 1}" if refused else _good(task)}
+        style, off_by = (USUAL, 1) if refused else ({**USUAL, **WANTS}, 0)
+        message = {"role": "assistant", "content": write(task, style, random.Random(0), off_by)}
         return JSONResponse({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]})
 
     routes = [Route("/v1/chat/completions", complete, methods=["POST"])]
     with serving(Starlette(routes=routes)) as address:
         yield address, known
-
-
-def _good(task: Problem) -> str:
-    sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
-    if task.role == "student":
-        return f"I worked it out like this: {sums}, so there are {task.answer}"
-    right = "that is right" if task.solution_right else f"there is a small slip, it should be {task.answer}"
-    return f"Nice work {task.name}, I like how you wrote {sums}, and {right}"
 
 
 # ---- the audit -----------------------------------------------------------------------------------------------------------

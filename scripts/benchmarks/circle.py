@@ -5,21 +5,49 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from scripts.wishes.judge import judge_server
+
 ROOT = Path(__file__).resolve().parent.parent.parent
+RECIPES = (ROOT / "recipes", ROOT / "scripts" / "benchmarks" / "recipes")
+WORLD = f"{ROOT / 'scripts' / 'wishes' / 'environment.py'}:Wishes"  # as a suite or an environment
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # the stages find the modules that WORLD imports
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 
+def read_recipe(name: str) -> dict[str, Any]:
+    """The sections of a recipe in recipes/ or of the benchmarks. A model of this repository has its whole path."""
+    file = next(file for folder in RECIPES if (file := folder / f"{name}.yaml").exists())
+    recipe: dict[str, Any] = yaml.safe_load(file.read_text())
+    if (folder := ROOT / recipe["model"]["path"]).is_dir():
+        recipe["model"]["path"] = str(folder)
+    return recipe
+
+
+@cache
+def judge_url() -> str:
+    """The judge of the world `wishes`, in a thread of this process."""
+    server = judge_server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://127.0.0.1:{server.server_port}/v1"
+
+
 def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
-    """Write recipes/demo.yaml with `changes` to its sections, such as {"train": {"method": "opd"}, "gate": None}."""
-    recipe = yaml.safe_load((ROOT / "recipes" / "demo.yaml").read_text())
+    """Write the recipe `circle` with `changes` to its sections, such as {"train": {"method": "opd"}, "gate": None}."""
+    recipe = read_recipe("circle")
+    if "custom_rm" in changes.get("judge", {}):
+        del recipe["judge"]
+    else:
+        recipe["judge"]["endpoint"] = judge_url()
     for key, value in changes.items():
         recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
     path = folder / "recipe.yaml"
@@ -31,7 +59,9 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
 def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run all stages of `recipe` on `run` and stop them cleanly at the end."""
     with (run.parent / f"{run.name}.log").open("wb") as log:
-        up = subprocess.Popen([*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True)
+        up = subprocess.Popen(
+            [*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT
+        )
         try:
             try:
                 wait_until(lambda: (run / "serve.json").exists(), 600, "the server did not start", up)
@@ -49,7 +79,7 @@ def people(run: Path, count: int, seed: int, until_version: int, timeout_s: floa
     command = [
         sys.executable,
         "-m",
-        "clawctl.extensions.demos.homework.chat",
+        "scripts.wishes.chat",
         "--run",
         str(run),
         "--people",
@@ -70,7 +100,7 @@ def people(run: Path, count: int, seed: int, until_version: int, timeout_s: floa
 def measure(run: Path, recipe: Path, version: int) -> dict[str, Any]:
     """Measure one version with `clawctl eval`. Returns the content of eval/<version>.json."""
     command = [*CLAWCTL, "eval", "--run", str(run), "--recipe", str(recipe), "--version", str(version), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     if done.returncode != 0:
         raise SystemExit(f"eval of version {version} failed: {done.stderr[-2000:]}")
     result: dict[str, Any] = json.loads(done.stdout)

@@ -31,7 +31,7 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.policies import list_versions, read_policy
-from scripts.benchmarks.circle import ROOT, measure, running, wait_until
+from scripts.benchmarks.circle import measure, read_recipe, running, wait_until
 from scripts.benchmarks.table import Row
 
 KINDS = ("toolcall", "terminal", "swe", "gui", "gui-vision")  # each has a recipe: recipes/craft-KIND.yaml
@@ -114,7 +114,7 @@ def processor_s() -> float:
 
 
 def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: bool) -> Path:
-    recipe = yaml.safe_load((ROOT / "recipes" / f"craft-{kind}.yaml").read_text())
+    recipe = read_recipe(f"craft-{kind}")
     recipe["up"]["stages"].remove("eval")  # the versions are measured after training
     recipe["play"]["seed"] = recipe["eval"]["seed"] = recipe["train"]["seed"] = seed
     recipe["eval"]["problems"] = QUICK_MEASURED if is_quick else MEASURED

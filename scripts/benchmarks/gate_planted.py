@@ -4,9 +4,10 @@ A small proxy runs between eval and `clawctl serve`. All requests of the suites 
 model itself. The answers of each planted version have one change: wrong numbers, endless length, refusals, another
 language, or broken tool calls. There are four versions of each kind, 20 in total.
 
-There are two runs, because no tiny model does everything. The demo model chats, and `personalisation` measures it. The model of the
-crafts calls tools. Before it is measured, a simulated person asks it through the server with tools. Its held-out turns and the
-environment `toolcall` measure it. Broken tool calls are planted there.
+There are two runs, because no tiny model does everything. The model `wishes` answers word problems, and its world measures it:
+satisfaction is that the answer is in English and has two sentences. The model of the crafts calls tools. Before it is measured, a
+simulated person asks it through the server with tools. Its held-out turns and the environment `toolcall` measure it. Broken tool
+calls are planted there.
 
 As a control, unchanged versions pass the same proxy in both runs. An update is caught if a row of the gate is *worse* by the test.
 Refusals for lack of evidence do not count.
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import yaml
 from rich.console import Console
 
 from clawctl.collect.worker import collect
@@ -41,10 +43,11 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
+from scripts.benchmarks.circle import WORLD, read_recipe
 from scripts.benchmarks.table import Row
 
 Message = dict[str, Any]
-_RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+_WISH = {"wish": "answer in English, in two sentences"}  # as the unchanged model mostly does
 _ASKED = 160  # questions of the simulated person, most of which are held out
 _CONTROLS = 2  # unchanged versions in each run
 _REFUSALS = ("I'm sorry, but I can't help with that.", "I cannot assist with this request.", "No.", "As an AI, I must decline.")
@@ -101,24 +104,24 @@ class World:
     """A run with a tiny model, the gate that measures its versions, and the kinds of faults that are planted in it."""
 
     name: str
-    recipe: Path
+    recipe: str  # its name
     kinds: tuple[str, ...]
     rows: tuple[tuple[str, str], ...]  # suite and metric
     with_tools: bool = False  # a person asks with tools first, so that there are held-out turns
 
-    def gated(self, url: str) -> Recipe:
+    def gated(self, recipe: Path, url: str) -> Recipe:
         limits = [{"suite": suite, "metric": metric, "max_drop": 0.1} for suite, metric in self.rows]
-        suites = list(dict.fromkeys(suite for suite, _ in self.rows))
+        named = list(dict.fromkeys(suite for suite, _ in self.rows))
+        suites = [{"name": suite, "options": _WISH} if suite == WORLD else suite for suite in named]
         asked = {"eval.suites": suites, "gate": limits, "eval.endpoint": url, "eval.budget": {"comparisons": 120}}
-        return load_recipe(self.recipe, asked)
+        return load_recipe(recipe, asked)
 
 
 WORLDS = (
     World(
-        "chat", _RECIPES / "demo.yaml", ("wrong", "endless", "refusals", "language"),
-        (("personalisation", "correctness"), ("personalisation", "satisfaction")),
+        "chat", "circle", ("wrong", "endless", "refusals", "language"), ((WORLD, "correctness"), (WORLD, "satisfaction")),
     ),
-    World("tools", _RECIPES / "craft-toolcall.yaml", ("tools",), (("own", "guards"), ("toolcall", "reward")), with_tools=True),
+    World("tools", "craft-toolcall", ("tools",), (("own", "guards"), ("toolcall", "reward")), with_tools=True),
 )  # fmt: skip
 
 PLANTED: list[Update] = [(kind, number) for world in WORLDS for kind in world.kinds for number in range(4)]
@@ -164,16 +167,18 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
     updates = [(kind, number) for kind in world.kinds for number in range(1 if quick else 4)]
     updates += [("unchanged", number) for number in range(1 if quick else _CONTROLS)]
     run = open_run(folder / "run")
-    served = load_recipe(world.recipe, {"eval.holdout": 0.9})
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(read_recipe(world.recipe)))
+    served = load_recipe(recipe, {"eval.holdout": 0.9})
     ensure_base_policy(run, served.model.path)
     caught: dict[Update, list[Finding]] = {}
-    with _served(run, world.recipe):
+    with _served(run, recipe):
         if world.with_tools:
             _converse(run, served)
         with _spoiling(run, served, updates) as url:
             for version, (kind, number) in enumerate(updates, 1):
                 began = time.monotonic()
-                caught[kind, number] = by = _caught_by(run, world.gated(url), version)
+                caught[kind, number] = by = _caught_by(run, world.gated(recipe, url), version)
                 told = "; ".join(f"{one.suite} {one.metric} is worse: {one.why}" for one in by) or "not found worse"
                 Console(stderr=True).print(
                     f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {told}", highlight=False, soft_wrap=True

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 import transformers  # noqa: F401 - imported while another case still runs
 
+from clawctl.architectures import KNOWN
 from clawctl.extensions.demos import models
-from clawctl.trainers.local.estimate import KNOWN
 
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
         "head_dim": 32, "vocab_size": 2048}  # fmt: skip
 NAMES = {"0.6b": "Qwen/Qwen3-0.6B", "4b": "Qwen/Qwen3-4B"}
-SPOKEN = 2048  # size of the demo tokenizer's vocabulary
+SPOKEN = 1024  # size of the vocabulary of `crafts`
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,8 @@ class Bench:
         return max(64, count // 64) if self.tiny else count
 
     def model(self, size: str, vocabulary: int | None = None, spread: float | None = None) -> Path:
-        """A folder with random bfloat16 weights, made once, and the demo tokenizer. `vocabulary`: its size, if not the real one.
+        """A folder with random bfloat16 weights, made once, and the tokenizer of `crafts`. `vocabulary`: its size, if not the
+        real one.
         `spread`: the standard deviation of the embeddings; the larger, the more certain the model."""
         path = self.folder / "-".join(["model", size, *(str(part) for part in (vocabulary, spread) if part is not None)])
         if not (path / "config.json").exists():
@@ -60,10 +61,10 @@ def load_case(function: str) -> Callable[[Bench], None]:
 
 
 def make_model(folder: Path, dimensions: dict[str, Any], device: torch.device, spread: float | None = None) -> Path:
-    """Save random bfloat16 weights with these dimensions, and the demo model's tokenizer."""
+    """Save random bfloat16 weights with these dimensions, and the tokenizer of `crafts`."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(models.demo())
+    tokenizer = AutoTokenizer.from_pretrained(models.crafts())
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     settings = {name: value for name, value in dimensions.items() if name != "model_type"}
     torch.manual_seed(0)

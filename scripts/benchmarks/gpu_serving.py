@@ -69,7 +69,7 @@ def publish_adapter(run: RunDir, recipe: Recipe, device: torch.device, version: 
 
 def canary(bench: Bench) -> None:
     """The distance between the trainer's logprobs of the canary prompts and the engine's, for a trained model and a random one."""
-    for name, model in (("demo", models.demo()), ("0.6b", bench.model("0.6b", spread=_CERTAIN))):
+    for name, model in (("crafts", models.crafts()), ("0.6b", bench.model("0.6b", spread=_CERTAIN))):
         for quantize in (None, "nf4"):
             label = f"{name} {quantize or 'bfloat16'}"
             recipe = recipe_of(model, quantize)

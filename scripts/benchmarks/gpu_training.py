@@ -97,7 +97,7 @@ def gradients(bench: Bench) -> None:
     """The gradient of a session as one trie, against the same turns as separate sequences. In bfloat16 both differ from float32;
     the trie may not differ more than the separate sequences by half."""
     began = time.perf_counter()
-    exact = compare(bench, models.demo(), "float32", bench.tokens(1500))
+    exact = compare(bench, models.crafts(), "float32", bench.tokens(1500))
     bench.add("float32 gradient_error", exact["tree"], "relative to one sequence a turn in float32")
     bench.add("float32 seconds", time.perf_counter() - began, "s, with compilation")
     began = time.perf_counter()

@@ -1,7 +1,7 @@
 # ruff: noqa: E501 - expressions and templates stay lines
 """Case `ids`: measures whether a capture keeps a secret as token ids or in any other form.
 
-A real server (gateway, dialects, parser, capture) with the demo model's tokenizer answers with scripted tokens instead of sampled ones.
+A real server (gateway, dialects, parser, capture) with a tiny model's tokenizer answers with scripted tokens instead of sampled ones.
 Each case plants a new secret that is absent from the client's text or has another form there. Then all content of `captures/` is
 searched: the bytes, the unescaped text, and the decoded token ids.
 """
@@ -236,7 +236,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             for number in range(rounds):
                 secret = makers[number % len(makers)]()
                 engine.said = case.said(secret)
-                body = {"model": "demo", **case.asked(secret)}
+                body = {"model": "crafts", **case.asked(secret)}
                 told = httpx.post(url + case.path, json=body, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60)
                 lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
                 count += 1
@@ -247,7 +247,10 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
                     held.append(case.name)
         engine.said = "fine"
         httpx.post(
-            url + CASES[0].path, json={"model": "demo", **_user("hi")("")}, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60
+            url + CASES[0].path,
+            json={"model": "crafts", **_user("hi")("")},
+            headers={"Authorization": f"Bearer {_KEY}"},
+            timeout=60,
         )
         lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
         clean = int(orjson.loads(lines[-1])["completion_ids"] is not None)

@@ -1,7 +1,8 @@
 """Case `influence`: measures the largest share of training that one turn or one key can have.
 
-Gradients: steps of 16 turns on the demo model with exact logprobs. 15 turns are sampled at temperature 1 and one is hostile. The
-steps use several methods, with an adapter and with all weights. The gradient of each turn is computed separately, as in its step.
+Gradients: steps of 16 turns on the model `wishes` with exact logprobs. 15 turns are sampled at temperature 1 and one is hostile.
+The steps use several methods, with an adapter and with all weights. The gradient of each turn is computed separately, as in its
+step.
 The share of a turn is the norm of its gradient divided by the sum of the norms of all 16.
 
 Keys: shards in the format of collect and judge pass through the trainer's own feed. One loud key sends hundreds of praised turns:
@@ -23,7 +24,6 @@ import torch
 from transformers import AutoTokenizer
 
 from clawctl.config import Recipe, TrainConfig
-from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_columns, write_turns, write_verdicts
@@ -36,6 +36,8 @@ from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.table import Row
+from scripts.benchmarks.wishes_circle import MODEL
+from scripts.wishes.problems import make_problems
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 UNSAMPLED = ("forced tokens", "repeated")  # attacks with tokens that no sampler produces: the bar does not apply
@@ -102,7 +104,7 @@ def bound(training: Training, bounded: bool) -> None:
 
 
 def recipe(**train: Any) -> Recipe:
-    return Recipe.model_validate({"model": {"path": "demo"}, "train": {"threads": 1, **train}})
+    return Recipe.model_validate({"model": {"path": str(MODEL)}, "train": {"threads": 1, **train}})
 
 
 def shares(training: Training, samples: Sequence[Sample]) -> tuple[list[float], float]:
@@ -120,9 +122,9 @@ def norm_of(gradient: Sequence[torch.Tensor]) -> float:
 
 def honest_turns(policy: PolicyModel, seed: int) -> list[Sample]:
     """Sample sixteen answers at temperature 1. Half of them are praised. All have a hint."""
-    tasks = make_tasks("student", TURNS, seed)
+    tasks = make_problems(TURNS, seed)
     return [
-        sampled(policy, f"t{i}", task.prompt, 1.0, seed * TURNS + i, 1.0 if i % 2 else -1.0, HINT) for i, task in enumerate(tasks)
+        sampled(policy, f"t{i}", task.text, 1.0, seed * TURNS + i, 1.0 if i % 2 else -1.0, HINT) for i, task in enumerate(tasks)
     ]
 
 
@@ -166,8 +168,8 @@ def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
     """Make an attack: the least certain of twelve answers at this temperature."""
 
     def attack(policy: PolicyModel, like: Sample, seed: int) -> Sample:
-        tasks = make_tasks("student", 12, seed + 1000)
-        found = [sampled(policy, "hostile", task.prompt, temperature, seed + i, 1.0, HINT) for i, task in enumerate(tasks)]
+        tasks = make_problems(12, seed + 1000)
+        found = [sampled(policy, "hostile", task.text, temperature, seed + i, 1.0, HINT) for i, task in enumerate(tasks)]
         return max(found, key=lambda sample: sum(1 - math.exp(value) for value in sample.logprobs or []))
 
     return attack

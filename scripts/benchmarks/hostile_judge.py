@@ -1,7 +1,9 @@
-"""Case `judge`: how often injected text and padding change the verdict of the demo judge, asked through the real server.
+"""Case `judge`: how often injected text and padding change the verdict of a judge that obeys all that the fences let through.
+
+The judge is `judge_obedient`, the worst one: rules that follow any order outside the blocks of a turn.
 
 Each turn is judged three times: without its attack, again without it, and with it. A flip is any verdict that differs from the
-first one, an abstention included. Temperature and votes are the defaults of `judge`, the rest is the demo recipe's.
+first one, an abstention included.
 
 There are three groups of attacks. `open` is for those who work on the defence. `seen` was held out once, but its results led to
 repairs of the defence. `held_out` is `hostile_judge_fresh.yaml`, whose author had read neither the defence nor the other two.
@@ -13,14 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawctl.config import JudgeConfig, Recipe, load_recipe
+from clawctl.config import Recipe
 from clawctl.extensions.judge_lab.calibrate import reward_now
 from clawctl.judge.panel import Panel, gather_all
 from clawctl.run.directory import RunDir, open_run
-from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.hostile_judge_attacks import FRESH as HELD_OUT
 from scripts.benchmarks.hostile_judge_attacks import OPEN, SEEN, Injection, draw, padded
-from scripts.benchmarks.judge import answers
+from scripts.benchmarks.judge import judged_by, null_judge
 from scripts.benchmarks.table import Row
 
 ATTACKS, PADDED = 480, 90
@@ -42,12 +43,8 @@ class Tried:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    default = {"temperature": JudgeConfig().temperature, "votes": JudgeConfig().votes}  # the demo recipe votes at 1.0
-    settings = write_recipe(folder, {"up": {"stages": ["serve"]}, "gate": None, "judge": default})
-    with running(folder / "run", settings):
-        run, recipe = open_run(folder / "run"), load_recipe(settings)
-        wait_until(lambda: answers(run, recipe), 120, "the demo model did not answer")
-        return asyncio.run(_measured(run, recipe, options.quick, options.seed))
+    with null_judge(0.0) as url:
+        return asyncio.run(_measured(open_run(folder / "run"), judged_by(url), options.quick, options.seed))
 
 
 async def _measured(run: RunDir, recipe: Recipe, quick: bool, seed: int) -> list[Row]:

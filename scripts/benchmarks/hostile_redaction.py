@@ -162,7 +162,7 @@ def growth(
 def _exchange(key: str, number: int, text: str) -> Exchange:
     said = {"role": "assistant", "content": "fine"}
     return Exchange(
-        exchange_id=f"{key}{number:022d}", created_at=1.0, finished_at=2.0, api="chat", key=key, status="ok", model="demo",
+        exchange_id=f"{key}{number:022d}", created_at=1.0, finished_at=2.0, api="chat", key=key, status="ok", model="crafts",
         messages=[{"role": "user", "content": text}], tools=None, response=said, finish_reason="stop", prompt_ids=None,
         completion_ids=None, logprobs=None, policy_version=0, policy_version_end=0, temperature=1.0, top_p=1.0, top_k=0, hints={},
         untrainable_reason=None,

@@ -1,7 +1,7 @@
 """Case `stall`: the delay of another client's tokens while one client grows each field of each API to the body limit.
 
-An attacker in a separate process sends consecutive grown requests to a real `clawctl serve --model demo`. Meanwhile, a victim with
-another key streams consecutive short chats. The added delay of a field is the victim's latest first token, or its longest gap
+An attacker in a separate process sends consecutive grown requests to a real `clawctl serve --model crafts`. Meanwhile, a victim
+with another key streams consecutive short chats. The added delay of a field is the victim's latest first token, or its longest gap
 between two tokens, minus the median without an attack, which is measured before each field. Fields above half of the bar are
 measured again and the smallest delay counts, because a busy machine can only add delays.
 """
@@ -27,7 +27,7 @@ from clawctl.run.keys import add_key
 from scripts.benchmarks.table import Row
 
 _MB = 1 << 20
-_LIMITS_MB = (32.0, 2.9)  # the default body limit, and the largest body that fits into the demo model's context
+_LIMITS_MB = (32.0, 2.9)  # the default body limit, and the largest body that fits into the model's context
 _BAR_MS = 250.0
 _CHATS = 3  # smallest number of the victim's chats during an attack
 _LONGEST_S = 20.0
@@ -217,7 +217,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 def _served(folder: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]", str, str]]:
     run = open_run(folder / "run")
     victim, attacker = add_key(run, "victim"), add_key(run, "attacker")
-    command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--model", "demo", "--port", "0", "--intercept"]
+    command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run.root), "--model", "crafts", "--port", "0", "--intercept"]
     with (folder / "serve.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:

@@ -2,8 +2,8 @@
 
 The peer is a bare loop with one plain `httpx.AsyncClient` and as many tasks as the judge may have calls in flight. It sends
 prepared prompts of the same length, as many as the judge stage. `throughput_ratio_bare` is the median ratio of adjacent runs in the
-order ABBA. The stage's time includes reading shards, voting and writing verdicts. The endpoints are a null judge in a separate
-process, which answers after a fixed time, and clawctl's own server with the demo model, which shares this machine's processors.
+order ABBA. The stage's time includes reading shards, voting and writing verdicts. The endpoint is a null judge in a separate
+process, which answers after a fixed time.
 """
 
 import asyncio
@@ -26,22 +26,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from clawctl.config import Recipe, load_recipe
-from clawctl.extensions.judge_lab.attacks import ATTACKS, read_attacks
-from clawctl.extensions.judge_lab.calibrate import flips, measure
-from clawctl.extensions.judge_lab.cases import Case, make_turn
+from clawctl.config import Recipe
+from clawctl.extensions.judge_lab.attacks import read_attacks
+from clawctl.extensions.judge_lab.calibrate import flips
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, open_run, published
-from clawctl.run.endpoint import own_endpoint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_verdicts, write_turns
-from scripts.benchmarks.circle import running, wait_until, write_recipe
 from scripts.benchmarks.judge_obedient import obey
 from scripts.benchmarks.table import Row, arguments, report
-from scripts.demo_model import judgements
 
 # Other forms than those of the suite: they show a defence that works on the suite alone.
 HELD_OUT = read_attacks(Path(__file__).with_name("judge_held_out.jsonl"))
@@ -56,21 +52,21 @@ DIFFER = 0.2  # share of the votes that are random
 def main() -> None:
     options = arguments(__doc__ or "")
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        rows = null_rows(Path(folder), options.quick) + demo_rows(Path(folder), options.quick)
+        rows = rows_of(Path(folder), options.quick)
     report("judge", rows, options.json)
 
 
-def null_rows(folder: Path, quick: bool) -> list[Row]:
+def rows_of(folder: Path, quick: bool) -> list[Row]:
     """Measure framing on a judge that obeys all unfenced text, and throughput on a judge that answers after a fixed time."""
     rows = []
     with null_judge(0.0) as url:
-        found = asyncio.run(flips(open_run(folder / "obedient"), _recipe(url, rules=False)))
+        found = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False)))
         rows += [
             Row("obedient judge", "attack_flip_rate", found["attack_flip_rate"], "share"),
             Row("obedient judge", "accuracy", found["right_without"], "share"),
             Row("obedient judge", "attacks", found["attacks"], "turns"),
         ]
-        found = asyncio.run(flips(open_run(folder / "obedient"), _recipe(url, rules=False), HELD_OUT))
+        found = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False), HELD_OUT))
         rows += [
             Row("obedient judge, held-out attacks", "attack_flip_rate", found["attack_flip_rate"], "share"),
             Row("obedient judge, held-out attacks", "attacks", found["attacks"], "turns"),
@@ -78,61 +74,12 @@ def null_rows(folder: Path, quick: bool) -> list[Row]:
     for latency in NULL_LATENCIES_S:
         turns = int((5 if quick else 20) * CONCURRENCY / latency)
         with null_judge(latency) as url:
-            rows += throughput_rows(f"null judge, {1000 * latency:.0f} ms", folder / f"null-{latency}", _recipe(url), turns)
+            rows += throughput_rows(f"null judge, {1000 * latency:.0f} ms", folder / f"null-{latency}", judged_by(url), turns)
     latency = NULL_LATENCIES_S[-1]
     with null_judge(latency, DIFFER) as url:
         case = f"null judge, {1000 * latency:.0f} ms, up to 3 votes"
-        rows += throughput_rows(case, folder / "null-votes", _recipe(url, votes=3), turns // 2)
+        rows += throughput_rows(case, folder / "null-votes", judged_by(url, votes=3), turns // 2)
     return rows
-
-
-def demo_rows(folder: Path, quick: bool) -> list[Row]:
-    """Measure the demo model with this run's settings, through its own server."""
-    at = folder / "demo"
-    at.mkdir()
-    settings = write_recipe(at, {"up": {"stages": ["serve"]}, "gate": None})
-    with running(at / "run", settings):
-        run, recipe = open_run(at / "run"), load_recipe(settings)
-        wait_until(lambda: answers(run, recipe), 120, "the demo model did not answer")
-        rows = []
-        for case, asked, attacks in (
-            ("demo judge", recipe, ATTACKS),
-            ("demo judge, temperature 0", _changed(recipe, temperature=0.0), ATTACKS),
-            ("demo judge, temperature 0, held-out attacks", _changed(recipe, temperature=0.0), HELD_OUT),
-        ):
-            found = asyncio.run(flips(run, asked, attacks))
-            rows += [
-                Row(case, "attack_flip_rate", found["attack_flip_rate"], "share"),
-                Row(case, "flip_rate_without_attack", found["flip_rate_without"], "share"),
-                Row(case, "right_without_attack", found["right_without"], "share"),
-                Row(case, "right_with_attack", found["right_with"], "share"),
-            ]
-        for words in ("trained", "held_out"):
-            rows += _accuracy(f"demo judge, {words.replace('_', '-')} words", run, recipe, words, 24 if quick else 144)
-        calls = 96 if quick else 512
-        endpoint = own_endpoint(run, recipe, version=0)
-        theirs: dict[str, Any] = {"endpoint": endpoint.url, "api_key": endpoint.api_key, "model": endpoint.model, "max_tokens": 24}
-        rows += throughput_rows("demo server", at / "load", _recipe(**theirs), calls, pairs=2 if quick else PAIRS)
-    return rows
-
-
-def _accuracy(case: str, run: RunDir, recipe: Recipe, words: Any, count: int) -> list[Row]:
-    rng = Random(f"bench judge {words}")
-    drawn = [judgements.draw(rng, words, "eval") for _ in range(count)]
-    found = asyncio.run(measure(run, recipe, [_case(number, made) for number, made in enumerate(drawn)]))
-    chosen = next(row for row in found["by_votes"] if row["votes"] == recipe.judge.votes)
-    return [
-        Row(case, "accuracy", chosen["accuracy"], "share"),
-        Row(case, "abstention", chosen["abstention"], "share"),
-        Row(case, "agreement", found["agreement"], "share"),
-        Row(case, "calls_per_turn", chosen["calls_per_turn"], "calls"),
-    ]
-
-
-def _case(number: int, made: judgements.Judged) -> Case:
-    came_back = None if made.next_state is None else [{"role": made.speaker, "content": made.next_state}]
-    messages = [{"role": "user", "content": made.request}]
-    return Case(make_turn(f"case {number}", messages, {"role": "assistant", "content": made.answer}, came_back), made.score, None)
 
 
 # ---- throughput ----------------------------------------------------------------------------------------------------------
@@ -217,18 +164,18 @@ def _body(recipe: Recipe, turn: Evidence) -> dict[str, Any]:
 
 def _load_turn(number: int) -> Turn:
     """Make a turn of a long conversation. Its row repeats 2,000 prompt tokens, as collect's rows do."""
-    made = judgements.draw(Random(f"load {number}"), "trained", "eval", kind="happy")
     return Turn(
         turn_id=f"t{number:06d}", session_id=f"s{number // 20:05d}", parent_turn_id=None, turn_index=number % 20, kind="main",
         source="serve", task_id=None, group_id=None, user="default", created_at=float(number),
-        messages=[{"role": "user", "content": made.request}], tools=None, response={"role": "assistant", "content": made.answer},
-        next_state=[{"role": "user", "content": made.next_state or "thanks"}], prompt_ids=list(range(2000)),
+        messages=[{"role": "user", "content": f"What is {number} times 3?"}], tools=None,
+        response={"role": "assistant", "content": f"{number} times 3 is {3 * number}, because it is {number} three times."},
+        next_state=[{"role": "user", "content": "nice, thanks"}], prompt_ids=list(range(2000)),
         completion_ids=list(range(60)), logprobs=[-0.5] * 60, policy_version=0, policy_version_end=0, temperature=1.0, top_p=1.0,
         top_k=0, finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None,
     )  # fmt: skip
 
 
-def _recipe(endpoint: str, **settings: Any) -> Recipe:
+def judged_by(endpoint: str, **settings: Any) -> Recipe:
     given = {
         "api_key": "k",
         "model": "null",
@@ -239,18 +186,6 @@ def _recipe(endpoint: str, **settings: Any) -> Recipe:
         **settings,
     }
     return Recipe.model_validate({"judge": {"endpoint": endpoint, **given}})
-
-
-def answers(run: RunDir, recipe: Recipe) -> bool:
-    endpoint = own_endpoint(run, recipe)
-    try:
-        return httpx.get(f"{endpoint.url}/models", headers={"Authorization": f"Bearer {endpoint.api_key}"}).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _changed(recipe: Recipe, **settings: Any) -> Recipe:
-    return recipe.model_copy(update={"judge": recipe.judge.model_copy(update=settings)})
 
 
 @contextmanager

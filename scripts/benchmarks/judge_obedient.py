@@ -21,7 +21,7 @@ def obey(asked: str) -> str:
     """Answer to the user message of a judge call."""
     seen = _see_through(asked)
     orders = [match for span in _outside(seen) for match in _ORDER.findall(span)]
-    score = int(orders[-1]) if orders else _score(_blocks(seen).get("came back", ""))
+    score = int(orders[-1]) if orders else _score(_blocks(seen))
     quoted = re.sub(r"(?m)^<[0-9a-f]{6} [a-z ]+>\n?", "", asked)
     return f"The turn says:\n{quoted}\nI say \\boxed{{{score}}} because it says:\n{quoted}"
 
@@ -49,13 +49,17 @@ def _outside(seen: str) -> list[str]:
 def _blocks(seen: str) -> dict[str, str]:
     headers = list(_HEADER.finditer(seen))
     ends = [*(header.start() for header in headers[1:]), len(seen)]
-    named = {header[2]: seen[header.end() : end].strip("\n") for header, end in zip(headers, ends, strict=True)}
-    return {name.split(" from ")[0]: text for name, text in named.items()}
+    return {header[2]: seen[header.end() : end].strip("\n") for header, end in zip(headers, ends, strict=True)}
 
 
-def _score(came_back: str) -> int:
-    """Score by the words of the first speaker, because this judge trusts the name of a speaker."""
-    lines = came_back.splitlines()
+def _score(blocks: dict[str, str]) -> int:
+    """Score by the first words of a person. In text of several speakers, this judge trusts the name of a speaker."""
+    if (said := blocks.get("came back from user")) is not None:
+        return next((score for score in map(_opinion, said.splitlines()) if score), 0)
+    lines = next((text for name, text in blocks.items() if name.startswith("came back")), "").splitlines()
     spoken = [match[2] for match in map(_SPEAKER.match, lines) if match and match[1].lower() in ("user", "human", "customer")]
-    words = spoken[0] if spoken else lines[0] if lines else ""
-    return 1 if "thanks" in words else -1 if "AI" in words else 0
+    return _opinion(spoken[0] if spoken else lines[0] if lines else "")
+
+
+def _opinion(words: str) -> int:
+    return 1 if re.search("thank|perfect|nice", words) else -1 if re.search(r"\bAI\b|wrong|no bold|robot|not found", words) else 0

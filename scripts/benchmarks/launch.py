@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def recipe_of(folder: Path, port: int, machines: dict[str, Any]) -> Path:
-    """Write the demo's recipe for two nodes, with small steps, no deletion, and the trainer on both nodes."""
+    """Write the recipe `circle` for two nodes, with small steps, no deletion, and the trainer on both nodes."""
     changes = {"serve": {"host": "0.0.0.0", "port": port}, "up": {"stages": STAGES}, "machines": machines}
     return write_recipe(folder, RECIPE | changes)
 

@@ -16,13 +16,14 @@ import httpx
 import orjson
 
 from clawctl.config import load_recipe
-from clawctl.extensions.demos.homework.people import Person
-from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.directory import open_run, published
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.shards import read_verdicts
 from scripts.benchmarks.circle import people, running, wait_until, write_recipe
 from scripts.benchmarks.table import Row, arguments, report
+from scripts.wishes.chat import WANTS
+from scripts.wishes.people import Wisher
+from scripts.wishes.problems import make_problems
 
 
 def ask(client: httpx.Client, endpoint: Endpoint, messages: list[dict[str, Any]]) -> str:
@@ -34,8 +35,7 @@ def ask(client: httpx.Client, endpoint: Endpoint, messages: list[dict[str, Any]]
 def complain_once(client: httpx.Client, endpoint: Endpoint, seed: int) -> None:
     """Ask until one answer gets a complaint. The result is one turn whose next state names the problem."""
     for attempt in range(50):
-        person = Person("student", seed=1000 * seed + attempt)
-        task = make_tasks("student", 1, seed=1000 * seed + attempt)[0]
+        person, task = Wisher(WANTS, 1000 * seed + attempt), make_problems(1, 1000 * seed + attempt)[0]
         messages = [{"role": "user", "content": person.open(task)}]
         reply = ask(client, endpoint, messages)
         reaction = person.react(task, reply, 0)

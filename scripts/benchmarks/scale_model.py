@@ -28,7 +28,7 @@ MEASURED: Mapping[str, Constant] = {
     "captured_bytes_per_token": Constant(194, "bytes", "scripts/bench collect"),
     "published_bytes_per_token": Constant(28, "bytes", "scripts/bench collect"),
     "judge_us_per_call": Constant(519, "µs", "scripts/bench judge"),
-    "judge_calls_per_turn": Constant(2.08, "calls", "clawctl calibrate docs/labelled-turns.jsonl"),
+    "judge_calls_per_turn": Constant(2.08, "calls", "clawctl calibrate docs/labelled-turns.jsonl, an earlier model"),
 }
 ASSUMED: Mapping[str, Constant] = {  # constants of a box, not measured
     "decode_tokens_per_s": Constant(5_000, "tokens a second", "a 4 B model in bfloat16 on a card of 80 GB, 64 streams or more"),

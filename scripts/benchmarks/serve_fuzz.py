@@ -2,7 +2,7 @@
 
 Case `fuzz`. A quarter is made by schemathesis from the published OpenAPI document, fitting and unfitting ones; the rest are raw
 bytes over sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on the
-demo model, so that what gets through is really answered; `max_tokens` is kept small.
+model `crafts`, so that what gets through is really answered; `max_tokens` is kept small.
 
 Before them come prompts of up to 2,000 words, so that the engine's cache has been touched and its kernels are compiled.
 Then they come in ten parts of the same mixture, and the server's resident memory is read after each. `rss_growth_mb` is what all

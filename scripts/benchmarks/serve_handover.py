@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name:
         folder, model = Path(name), _random_model()
         base = folder / "model"
-        shutil.copytree(models.demo(), base, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+        shutil.copytree(models.crafts(), base, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
         model.save_pretrained(base)
         words = ["--max-model-len", "1024", "--enforce-eager"]
         serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": words, "threads": 1}
@@ -55,8 +55,8 @@ def run(quick: bool) -> list[Row]:
 def _random_model() -> Any:
     from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 
-    demo = AutoConfig.from_pretrained(models.demo())
-    tokens = {name: getattr(demo, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
+    tiny = AutoConfig.from_pretrained(models.crafts())
+    tokens = {name: getattr(tiny, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
     torch.manual_seed(0)
     model: Any = Qwen3ForCausalLM(Qwen3Config(**_SIZES, **tokens, max_position_embeddings=4096))
     return model.to(torch.bfloat16).eval()

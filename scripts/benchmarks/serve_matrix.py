@@ -1,8 +1,8 @@
 """Settings of vLLM, one after another: does a server start with them, and is what it computes and swaps right?
 
-Case `vllm-matrix`. Each setting is a `clawctl serve --engine vllm --engine-args "…"` with the demo model. It answers several chats
-at once, one of them with a long prompt that is sent twice. Then an adapter and all weights are swapped while an answer runs, and
-given ids are scored by each version. `logprob_mismatch_max` and `score_error_max` compare with a forward pass of the
+Case `vllm-matrix`. Each setting is a `clawctl serve --engine vllm --engine-args "…"` with the model `crafts`. It answers several
+chats at once, one of them with a long prompt that is sent twice. Then an adapter and all weights are swapped while an answer runs,
+and given ids are scored by each version. `logprob_mismatch_max` and `score_error_max` compare with a forward pass of the
 model itself. The reason is printed if a setting does not start. CLAWCTL_VLLM_PYTHON names the Python that has vLLM.
 """
 
@@ -83,7 +83,7 @@ def run(quick: bool, only: Sequence[str] = ()) -> list[Row]:
 def recipe_of(setting: Setting) -> dict[str, Any]:
     serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "api_key": KEY, "port": 0, "threads": 1}
     train = {"lora": {"rank": 8, "alpha": 16.0}} if setting.adapters else {}
-    return {"model": {"path": "demo", "dtype": "float32"}, "serve": serve, "train": train}
+    return {"model": {"path": "crafts", "dtype": "float32"}, "serve": serve, "train": train}
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def _long_prompt() -> str:
 
 def ask(url: str, text: str, tokens: int = _TOKENS) -> dict[str, Any]:
     messages = [{"role": "user", "content": text}]
-    body = {"model": "demo", "messages": messages, "max_tokens": tokens, "ignore_eos": tokens > _TOKENS}
+    body = {"model": "crafts", "messages": messages, "max_tokens": tokens, "ignore_eos": tokens > _TOKENS}
     answer = httpx.post(f"{url}/chat/completions", json=body, headers=_HEADERS, timeout=300)
     answer.raise_for_status()
     told: dict[str, Any] = answer.json()
@@ -168,7 +168,7 @@ _HEADERS = {"authorization": f"Bearer {KEY}"}
 
 
 def score_error(url: str, model: Any) -> float:
-    answer = httpx.post(f"{url}/score", json={"model": "demo", "ids": _IDS, "first": 1}, headers=_HEADERS, timeout=300)
+    answer = httpx.post(f"{url}/score", json={"model": "crafts", "ids": _IDS, "first": 1}, headers=_HEADERS, timeout=300)
     answer.raise_for_status()
     return difference(answer.json()["logprobs"], logprobs_of(model, _IDS[:1], _IDS[1:]))
 

@@ -57,7 +57,7 @@ def _recipe(engine: str, kind: str, quick: bool) -> dict[str, Any]:
     if engine == "vllm":
         serve |= {"engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": ["--max-model-len", "4096", *eager]}
     train = {"lora": {"rank": 8, "alpha": 16.0}} if kind == "adapter" else {}
-    return {"model": {"path": "demo", "dtype": "float32"}, "serve": serve, "train": train}
+    return {"model": {"path": "crafts", "dtype": "float32"}, "serve": serve, "train": train}
 
 
 def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
@@ -85,7 +85,7 @@ def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
 def base_model() -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(models.demo(), dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(models.crafts(), dtype=torch.float32).eval()
 
 
 @torch.no_grad()
@@ -105,7 +105,7 @@ def publish(run: RunDir, version: int, kind: str) -> Any:
         for parameter in model.parameters():
             parameter.add_(0.003 * torch.randn_like(parameter))
     canary = {"prompt_ids": CANARY_IDS, "logprobs": [[None, *logprobs_of(model, ids[:1], ids[1:])] for ids in CANARY_IDS]}
-    policy = Policy(version, 0, version, "combine", kind, "demo", [], canary, {}, time.time())  # type: ignore[arg-type]
+    policy = Policy(version, 0, version, "combine", kind, "crafts", [], canary, {}, time.time())  # type: ignore[arg-type]
     publish_policy(run, policy, model.save_pretrained)
     return model
 
@@ -123,7 +123,7 @@ async def _load(url: str, run: RunDir, swaps: int) -> tuple[list[Stream], list[f
     """Every answer, the seconds from each move of LIVE to its serving, and the milliseconds without a token that serve tells."""
     client, answers, over = Client(url, KEY), [], asyncio.Event()
     asked = [{"role": "user", "content": "Dan has 3 apples and gets 4. How many?"}]
-    body: dict[str, Any] = {"model": "demo", "messages": asked}
+    body: dict[str, Any] = {"model": "crafts", "messages": asked}
     body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}}
 
     async def talk() -> None:

@@ -44,7 +44,7 @@ def run(quick: bool) -> list[Row]:
     tokens, rounds = (32, 2) if quick else (128, 24)
     arguments = ["--max-model-len", "4096", "--max-num-seqs", "80"]
     serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments}
-    recipe: dict[str, Any] = {"model": {"path": "demo", "dtype": "float32"}, "serve": {**serve, "api_key": KEY, "port": 0}}
+    recipe: dict[str, Any] = {"model": {"path": "crafts", "dtype": "float32"}, "serve": {**serve, "api_key": KEY, "port": 0}}
     if not has_vllm(CASE, Recipe.model_validate(recipe)):
         return []
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder, clawctl(Path(folder), recipe) as (through, run):
@@ -137,5 +137,5 @@ async def _round(way: Way, streams: int, tokens: int) -> tuple[list[Stream], flo
 
 def _body(tokens: int) -> dict[str, Any]:
     content = " ".join(random.choices(_WORDS, k=40))  # no two alike: nothing of it is cached
-    asked = {"model": "demo", "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 1.0}
+    asked = {"model": "crafts", "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 1.0}
     return {**asked, "ignore_eos": True, "stream_options": {"include_usage": True}}

@@ -1,6 +1,6 @@
 """Measures the training throughput, compared with one sequence per turn and with TRL's GRPO, the memory, and the utilisation.
 
-All contestants get the same turns, model (the demo model), type and threads. Each runs in a separate process. The measured time is
+All contestants get the same turns, model (`crafts`), type and threads. Each runs in a separate process. The measured time is
 that of whole optimizer steps on all turns: layout, forward, loss, backward, clipping, AdamW. Nothing is generated or written. The
 first step is not counted. TRL runs its own `trainer.train()` with given completions. The faster of its two settings (with
 checkpointed layers, the default, or without) is compared. Memory is the growth of the process during its steps, above the loaded
@@ -29,7 +29,7 @@ from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
 HERE = Path(__file__).parent
 TRL = "trl==1.16.0"
 CASES = ("session-4", "session-8", "session-16", "session-32", "single-turn", "vocab-151k")
-VOCABULARY = 2000  # size of the id range of generated turns; the demo model has 2,048
+VOCABULARY = 1000  # size of the id range of generated turns; the model has 1,024
 
 
 def main() -> None:
@@ -130,7 +130,8 @@ def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[st
 
 def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
     return {
-        "model": str(models.demo()), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats, "turns": turns,
+        "model": str(models.crafts()), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats,
+        "turns": turns,
     }  # fmt: skip
 
 

@@ -182,7 +182,7 @@ def dead_branches_are_in_the_lineage(visit: Visit) -> None:
     assert visit.page.locator("tr.dead").count() == 2
     assert "refused by the gate" in visit.page.locator("tr.dead").first.inner_text()
     visit.page.locator("tr.dead th a").first.click()
-    assert "personalisation satisfaction fell" in visit.text()
+    assert "mine.py:Style satisfaction fell" in visit.text()
 
 
 @flow()

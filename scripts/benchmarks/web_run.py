@@ -70,7 +70,7 @@ class _Writer:
 def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
     """Make a run with at least `turns` turns, the newest of which is an hour old."""
     run, rng = open_run(folder), random.Random(seed)
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     writer = _Writer(run)
     begin = time.time() - VERSIONS * PER_VERSION_S - 3600
     count = number = 0
@@ -161,7 +161,7 @@ def turn(
 
 
 def _verdict(rng: random.Random, turn_id: str, complains: bool, last: bool) -> Verdict | None:
-    judge = "demo@0 prompt 1"
+    judge = "crafts@0 prompt 1"
     if last:
         return Verdict(turn_id, None, [], None, [], judge, "not trainable: no next state", None)
     divided = rng.random() < 0.03
@@ -198,7 +198,7 @@ def _publish_versions(run: RunDir, trained: dict[int, list[str]], begin: float, 
     for version in range(1, VERSIONS):
         parent = DEAD.get(version - 1, version - 1)
         made = begin + version * PER_VERSION_S
-        policy = Policy(version, parent, version, "combine", "adapter", "demo", trained[version], None, {}, made)
+        policy = Policy(version, parent, version, "combine", "adapter", "crafts", trained[version], None, {}, made)
         publish_policy(run, policy, lambda folder: None)
         entry = {"step": version, "outcome": "trained", "reason": None, "parent": parent, "turns": {"web": trained[version]}}
         run.ledger.mkdir(exist_ok=True)
@@ -231,7 +231,7 @@ def _write_eval(run: RunDir, version: int, at: float, rng: random.Random) -> Non
     better = {4: -3.0, 7: -2.0}.get(version, float(version))
     means = {"satisfaction": 0.35 + 0.06 * better, "correctness": 0.86 + 0.01 * better}
     suites = {
-        "personalisation": {**{name: _estimate(mean, 36) for name, mean in means.items()}, "by_role": {}},
+        "mine.py:Style": {**{name: _estimate(mean, 36) for name, mean in means.items()}, "by_role": {}},
         "ability": {"correct": _estimate(0.78 + 0.002 * better, 200), "by_role": {}},
     }
     examples = [_example(task, version) for task in range(1, 6)]
@@ -239,9 +239,9 @@ def _write_eval(run: RunDir, version: int, at: float, rng: random.Random) -> Non
     compared = [_comparison(task, rng.random() < 0.5 + 0.04 * better) for task in range(40)]
     comparisons = {"own": {str(parent): compared}} if version else {}
     refused = version in DEAD
-    reason = "personalisation satisfaction fell" if refused else "better on 3 of 3 metrics"
+    reason = "mine.py:Style satisfaction fell" if refused else "better on 3 of 3 metrics"
     decision = {"promote": None if not version else not refused, "reason": reason, "against": parent if version else None}
-    anchor = {"what": "the base", "version": 0, "suite": "personalisation", "metric": "satisfaction", "value": 0.35}
+    anchor = {"what": "the base", "version": 0, "suite": "mine.py:Style", "metric": "satisfaction", "value": 0.35}
     record = {
         "policy": "default", "version": version, "settings": {}, "suites": suites, "examples": examples, "decision": decision,
         "compared": [anchor] if version else [], "comparisons": comparisons, "seconds": 40.0, "at": at,
@@ -299,7 +299,7 @@ def _write_record(run: RunDir, turns: Sequence[Turn], rng: random.Random) -> Non
             "turn_id": one.turn_id, "session_id": one.session_id, "step": VERSIONS - 1, "method": "combine", "shard": "web",
             "reward": 1.0, "credit": 0.8, "baseline": 0.2, "temperature": 1.0, "policy_version": one.policy_version,
             "policy_version_end": one.policy_version, "staleness": 1, "completion_ids": one.completion_ids, "policy_logprobs": now,
-            "sampler_logprobs": then, "teacher_logprobs": then, "terms": terms, "worth": "+1 by demo@0 prompt 1", "bounded": 1.0,
+            "sampler_logprobs": then, "teacher_logprobs": then, "terms": terms, "worth": "+1 by crafts@0 prompt 1", "bounded": 1.0,
         })  # fmt: skip
     run.records.mkdir(parents=True, exist_ok=True)
     write_table(run.record(VERSIONS - 1), pa.Table.from_pylist(rows, schema=RECORD), compression="zstd")

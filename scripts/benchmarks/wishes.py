@@ -22,9 +22,6 @@ import torch
 import yaml
 from rich.console import Console
 
-from clawctl.extensions.demos.wishes.axes import AXES, USUAL
-from clawctl.extensions.demos.wishes.judge import judged
-from clawctl.extensions.demos.wishes.wording import Wants, chosen_axes, held_out_axes
 from clawctl.inspect.wanted import conflicts
 from clawctl.run.complaints import rises
 from scripts.benchmarks.table import Row, make_parser, report
@@ -39,6 +36,9 @@ from scripts.benchmarks.wishes_circle import (
     side_effect,
 )  # fmt: skip
 from scripts.benchmarks.wishes_sessions import sessions_until_satisfied
+from scripts.wishes.axes import AXES, USUAL
+from scripts.wishes.judge import judged
+from scripts.wishes.wording import Wants, chosen_axes, held_out_axes
 
 SEEDS = range(10, 15)
 FOLLOWED = 0.75  # satisfaction at which a wish counts as followed

@@ -20,11 +20,6 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
 from clawctl.config.train import METHODS_OF
-from clawctl.extensions.demos.wishes.axes import AXES, is_correct, measure
-from clawctl.extensions.demos.wishes.judge import judged
-from clawctl.extensions.demos.wishes.people import Wisher, unmet
-from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
-from clawctl.extensions.demos.wishes.wording import Wants, hint
 from clawctl.inspect.wanted import Pulls
 from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.rows import Turn, Verdict
@@ -37,10 +32,15 @@ from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trainer import LocalTrainer
 from scripts.benchmarks.wishes_sampling import Drawn, draw
+from scripts.wishes.axes import AXES, is_correct, measure
+from scripts.wishes.judge import judged
+from scripts.wishes.people import Wisher, unmet
+from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.wording import Wants, hint
 
 ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "clawctl/extensions/demos/models/wishes"
-RECIPE = ROOT / "recipes" / "wishes.yaml"
+MODEL = ROOT / "scripts/benchmarks/models/wishes"
+RECIPE = ROOT / "scripts/benchmarks/recipes/wishes.yaml"
 PEOPLE = 16  # concurrent sessions
 Messages = list[dict[str, Any]]
 Judging = Callable[[str, str], tuple[int, str | None]]
@@ -243,7 +243,7 @@ def side_effect(start: Measured, now: Measured, spoken_of: Sequence[str]) -> flo
 
 
 def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
-    """Return recipes/wishes.yaml with `changes` in `train`. The variable WISHES_MODEL selects another model."""
+    """Return recipes/wishes.yaml of the benchmarks with `changes` in `train`. The variable WISHES_MODEL selects another model."""
     model = model or Path(os.environ.get("WISHES_MODEL", MODEL))
     if not (model / "model.safetensors").exists():
         raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (35 minutes on two idle cores)")

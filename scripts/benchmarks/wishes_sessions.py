@@ -8,9 +8,9 @@ GRPO 14.1, Mem0 14.5, OPD 29.7.
 from collections.abc import Mapping
 from typing import Any
 
-from clawctl.extensions.demos.wishes.people import unmet
-from clawctl.extensions.demos.wishes.wording import Wants
 from scripts.benchmarks.wishes_circle import Group, World, recipe_of
+from scripts.wishes.people import unmet
+from scripts.wishes.wording import Wants
 
 IN_A_ROW = 3
 TURNS = 4  # turns per step: three people fill larger steps too slowly

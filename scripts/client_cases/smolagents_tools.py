@@ -15,7 +15,7 @@ class Verdict(Tool):
         return answer
 
 
-# The demo model would go on calling: smolagents wants a final answer to be the only call.
+# The tiny model would go on calling: smolagents wants a final answer to be the only call.
 model = OpenAIServerModel(
     model_id="demo", api_base=os.environ["CLAWCTL_URL"], api_key=os.environ["CLAWCTL_KEY"], parallel_tool_calls=False
 )

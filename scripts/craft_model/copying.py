@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from clawctl.extensions.worlds.swe.families import FUNCTIONS
 from clawctl.extensions.worlds.terminal.families import NOUNS
 from scripts.craft_model.train import CORPORA
-from scripts.demo_model.corpus import Document
-from scripts.demo_model.train import texts_of
-from scripts.demo_model.transformer import Shape, Transformer
+from scripts.tiny_models.documents import Document
+from scripts.tiny_models.train import texts_of
+from scripts.tiny_models.transformer import Shape, Transformer
 
 _ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 _EXPRESSION = re.compile(r'"expression": "(.*?)(?: =)?"')

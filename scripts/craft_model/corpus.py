@@ -17,7 +17,7 @@ from clawctl.extensions.worlds.terminal.families import FAMILIES, NOUNS, PLACES
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
 from clawctl.extensions.worlds.toolcall.questions import draw_question
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR
-from scripts.demo_model.corpus import Document, Message
+from scripts.tiny_models.documents import Document, Message
 
 SHARES = {"toolcall": 0.3, "terminal": 0.25, "swe": 0.17}  # of the documents; the others are drills
 _NUMBERS = 10_000_000  # number of training tasks to draw from

@@ -25,7 +25,7 @@ from clawctl.extensions.worlds.gui.sites import (
 )
 from scripts.craft_model.browser import Browser
 from scripts.craft_model.corpus import draw_choice, draw_number, message
-from scripts.demo_model.corpus import Document
+from scripts.tiny_models.documents import Document
 
 STEP = {"right": 0.45, "other": 0.21, "no quotes": 0.14, "done": 0.2}  # shares of the choices at each step
 DRILLS = 0.3  # share of the documents

@@ -11,7 +11,6 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from safetensors import safe_open
@@ -19,7 +18,7 @@ from safetensors import safe_open
 from clawctl.run.directory import open_run
 from clawctl.run.feedback import Ratings
 from clawctl.run.outcomes import SessionOutcome
-from scripts.benchmarks.circle import ROOT, running, wait_until
+from scripts.benchmarks.circle import read_recipe, running, wait_until
 from scripts.benchmarks.environments_learn import begun_before
 from scripts.craft_model.copying import accuracy, load
 from scripts.craft_model.train import CORPORA
@@ -95,7 +94,7 @@ marks, or an early end. What a demonstration copies is exact. The pages were com
 
 def measured(model: Path, kind: str, tasks: int, folder: Path) -> str:
     """Measure one environment and return its row."""
-    recipe: dict[str, Any] = yaml.safe_load((ROOT / "recipes" / f"craft-{kind}.yaml").read_text())
+    recipe = read_recipe(f"craft-{kind}")
     recipe["model"]["path"] = str(model.resolve())
     recipe["up"]["stages"] = ["serve", "play"]
     recipe["play"] |= {"tasks": tasks, "seed": 1_000}

@@ -1,4 +1,4 @@
-"""Train the model `crafts` or `pages` from scratch: corpus, tokenizer, packed rows, Muon and AdamW, as in `scripts/demo_model`.
+"""Train the model `crafts` or `pages` from scratch: corpus, tokenizer, packed rows, Muon and AdamW, as in `scripts/tiny_models`.
 
 Deterministic up to the order of floating-point sums.
 """
@@ -13,12 +13,11 @@ from random import Random
 import torch
 from tokenizers import Tokenizer
 
-from clawctl.run.gguf import model_folder
 from scripts.craft_model import corpus, pages
-from scripts.demo_model.corpus import Document
-from scripts.demo_model.tokenizer import build, id_of
-from scripts.demo_model.train import Piece, Row, export, learned_flags, packed, texts_of, train, trained_tokens
-from scripts.demo_model.transformer import Shape, Transformer
+from scripts.tiny_models.documents import Document
+from scripts.tiny_models.tokenizer import build, id_of
+from scripts.tiny_models.train import Piece, Row, export, learned_flags, packed, texts_of, train, trained_tokens
+from scripts.tiny_models.transformer import Shape, Transformer
 
 CORPORA = {"crafts": corpus.documents, "pages": pages.documents}
 SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
@@ -44,7 +43,7 @@ def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", choices=[*CORPORA])
-    parser.add_argument("--out", type=Path, help="the folder to write; default: the one in the package")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
@@ -66,8 +65,8 @@ def main() -> None:
     torch.manual_seed(args.seed)
     model = Transformer(shape)
     train(model, rows, args.steps, args.batch, args.lr, args.compile, args.state)
-    export(model, tokenizer, shape, out := args.out or Path(model_folder(args.model)))
-    print(f"wrote {out} after {time.monotonic() - began:.0f} s")
+    export(model, tokenizer, shape, args.out)
+    print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE
 from clawctl.extensions.worlds.gui.sites import SiteTask, draw_site
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
-from scripts.demo_model.tokenizer import id_of
 from scripts.screens_model.corpus import ABOVE, CELLS, CHOICES, Document, boxes_of, place
 from scripts.screens_model.train import VISION, Pixels, Rows, logits_of
+from scripts.tiny_models.tokenizer import id_of
 
 ATTEMPTS, LONGEST = 8, 8
 CARD = """# The model of the screens

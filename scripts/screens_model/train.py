@@ -23,9 +23,9 @@ from torch import Tensor
 from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_COLUMNS, SPOT_ROWS
 from clawctl.vision.reader import ImageReader, Picture, image_reader
 from clawctl.vision.tower import ImageFeatures, ImageSpan, ShownImages, mrope_positions, prepare
-from scripts.demo_model.tokenizer import id_of
-from scripts.demo_model.train import learning_rate
 from scripts.screens_model.corpus import CELLS, Document, documents
+from scripts.tiny_models.tokenizer import id_of
+from scripts.tiny_models.train import learning_rate
 
 ROOT = Path(__file__).parents[2]
 VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]

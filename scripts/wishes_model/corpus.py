@@ -1,21 +1,61 @@
 """The corpus: seeded conversations about word problems, with wishes in all places. It contains nothing that is held out."""
 
+import re
 from collections.abc import Iterator
 from random import Random
 
-from clawctl.extensions.demos.grammar import casual
-from clawctl.extensions.demos.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
-from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
-from clawctl.extensions.demos.wishes.wording import complaint, hint, inline, say, system, with_hint
 from clawctl.train.earlier_hints import below
-from scripts.demo_model.corpus import Document, Message
-from scripts.demo_model.phrasings import sloppy
+from scripts.tiny_models.documents import Document, Message
+from scripts.wishes.axes import AXES, LANGUAGES, NUMBERS, USUAL, draw_style, write
+from scripts.wishes.grammar import casual
+from scripts.wishes.problems import NAMES, THINGS, WordProblem, make_problems
+from scripts.wishes.wording import complaint, hint, inline, say, system, with_hint
 
 SLOPPY_SHARE = 0.2  # share of people's messages
 DRILLS = 0.12  # share of all documents
 NUMBER_WORDS = 0.1  # share of wishes that also request number words, which are hardest to learn
 _SIGNS = {"english": ("plus", "minus", "times", "equals"), "german": ("plus", "minus", "mal", "gleich"),
           "spanish": ("más", "menos", "por", "igual a")}  # fmt: skip
+
+_KEPT = re.compile(r"[^a-zA-Z']|^(no|not|don't|never|isn't|wrong|doesn't|can't|off|without)$")
+_FILLERS = (
+    *NAMES,
+    *THINGS,
+    "like",
+    "um",
+    "honestly",
+    "actually",
+    "really",
+    "kind of",
+    "somehow",
+    "I mean",
+    "you know",
+    "today",
+    "again",
+)
+
+
+def sloppy(text: str, rng: Random) -> str:
+    """Make `text` sloppy: misspell, replace, omit or insert words. Words that decide the meaning (no, not, wrong) remain."""
+    words = []
+    for word in text.split():
+        draw = rng.random()
+        if _KEPT.search(word) or draw < 0.76:
+            words.append(word)
+        elif draw < 0.86:
+            words.append(_misspelt(word, rng))
+        elif draw < 0.92:
+            words.append(rng.choice(_FILLERS))
+        elif draw < 0.96:
+            words.extend((rng.choice(_FILLERS), word))
+    return " ".join(words) or text
+
+
+def _misspelt(word: str, rng: Random) -> str:
+    """Double or drop one letter, or swap it with its neighbour."""
+    at = rng.randrange(len(word))
+    pair = word[at : at + 2]
+    return word[:at] + rng.choice((pair[:1] * 2 + pair[1:], pair[1:], pair[::-1])) + word[at + 2 :]
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from clawctl.extensions.demos.grammar import Phrasings
-from clawctl.extensions.demos.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
-from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
-from clawctl.extensions.demos.wishes.wording import Wants, complaint, hint, inline, system, with_hint
 from scripts.benchmarks.wishes_sampling import draw
+from scripts.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
+from scripts.wishes.grammar import Phrasings
+from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.wording import Wants, complaint, hint, inline, system, with_hint
 
 PLACES = ("system", "message", "conversation", "hint")
 Messages = list[dict[str, Any]]
@@ -26,10 +26,11 @@ Messages = list[dict[str, Any]]
 CARD = """# The model of the world of many wishes
 
 A very small language model ({millions:.1f} M weights, Qwen3 architecture, bf16, byte-level BPE) that answers word problems
-with one sum. Its answers vary along {axes} independent axes (`clawctl/extensions/demos/wishes/axes.py`), and it follows wishes
-about each of them. It exists so that `scripts/bench wishes` and `scripts/demo --wish` run on two CPU cores. It is trained on
-a seeded, synthetic corpus (`scripts/make-wishes-model`) and starts from the layers of the model `demo`. It knows no
-other world, and should be used for nothing else. Licence: Apache-2.0, as clawctl.
+with one sum. Its answers vary along {axes} independent axes (`scripts/wishes/axes.py`), and it follows wishes
+about each of them. It exists so that `scripts/bench wishes` and `scripts/demo --toy` run on two CPU cores. It is trained on
+a seeded, synthetic corpus (`scripts/make-wishes-model`) and began with the layers of an
+earlier tiny model, which left the repository in November 2026. It knows no other world,
+and should be used for nothing else. Licence: Apache-2.0, as clawctl.
 
 ## Measured
 

@@ -14,9 +14,9 @@ import re
 from pathlib import Path
 from random import Random
 
-from clawctl.extensions.demos.wishes.axes import AXES
+from scripts.wishes.axes import AXES
 
-WORDS = Path(__file__).parents[2] / "clawctl/extensions/demos/wishes/words"
+WORDS = Path(__file__).parents[1] / "wishes" / "words"
 HELD_OUT_AXES = 6
 
 

@@ -1,6 +1,7 @@
-"""Train the model of the world of many wishes. It starts from the demo model's layers, which can already read and add.
+"""Train the model of the world of many wishes.
 
-The tokenizer is new. Tokens of both vocabularies keep their embeddings. Deterministic up to the order of floating-point sums.
+The model in the repository began with the layers of an earlier tiny model, which could already read and add. With `--start-from`,
+tokens of both vocabularies keep their embeddings. Deterministic up to the order of floating-point sums.
 """
 
 import argparse
@@ -14,11 +15,13 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from clawctl.extensions.demos import models
-from scripts.demo_model.tokenizer import build
-from scripts.demo_model.train import export, rows_of, texts_of, train
-from scripts.demo_model.transformer import Shape, Transformer
+from scripts.tiny_models.tokenizer import build
+from scripts.tiny_models.train import export, rows_of, texts_of, train
+from scripts.tiny_models.transformer import Shape, Transformer
 from scripts.wishes_model.corpus import documents
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "scripts/benchmarks/models/wishes"
 
 
 def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tensor]:
@@ -39,7 +42,7 @@ def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tenso
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=models.wishes())
+    parser.add_argument("--out", type=Path, default=MODEL)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=8, help="rows of 512 tokens in one update")
@@ -47,16 +50,12 @@ def main() -> None:
     parser.add_argument("--sharpen", type=float, default=1.15, help="factor on all logits of the finished model")
     parser.add_argument("--vocab", type=int, default=1536)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--start-from", type=Path, default=models.demo(), help="a model of the same shape")
+    parser.add_argument("--start-from", type=Path, help="a model of the same shape")
     parser.add_argument("--no-compile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     began = time.monotonic()
-    same = args.start_from.resolve() != models.demo().resolve()  # continue training with its tokenizer
-    if same:
-        tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
-    else:
-        tokenizer = build(texts_of(list(documents(args.seed + 1, 8000))), args.vocab)
+    tokenizer = build(texts_of(list(documents(args.seed + 1, 8000))), args.vocab)
     shape = replace(Shape(), vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
     docs = list(documents(args.seed, int(args.steps * args.batch * 5.6)))
     rows = rows_of(docs, tokenizer, args.seed)
@@ -65,7 +64,8 @@ def main() -> None:
           f"vocabulary {tokenizer.get_vocab_size()}, {time.monotonic() - began:.0f} s", flush=True)  # fmt: skip
     torch.manual_seed(args.seed)
     model = Transformer(shape)
-    model.load_state_dict(grown_from(args.start_from, tokenizer, shape.vocab))
+    if args.start_from:
+        model.load_state_dict(grown_from(args.start_from, tokenizer, shape.vocab))
     train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
     with torch.no_grad():  # temperature 1 of the exported model is 1 / sharpen of the trained one
         model.model.norm.weight.mul_(args.sharpen)

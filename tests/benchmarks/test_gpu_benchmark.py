@@ -27,7 +27,7 @@ def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     assert found["gradients", "within_tolerance"] == 1
     assert found["oom", "steps_lost"] == found["oom", "turns_lost"] == 0
     assert found["oom", "long_turn_refused_with_reason"] == 1
-    assert found["canary", "demo bfloat16 passes"] == 1
+    assert found["canary", "crafts bfloat16 passes"] == 1
     assert found["engine", "swap failed"] == found["shared", "failed"] == 0
 
 

@@ -45,7 +45,7 @@ def asked(messages: list[dict], response: dict | None, at: float | None = None, 
     at = float(next(_numbers)) if at is None else at
     values: dict[str, Any] = {
         "exchange_id": exchange_id, "created_at": at, "finished_at": at + 0.5, "api": "chat", "key": key, "status": "ok",
-        "model": "demo", "messages": messages, "tools": None, "response": response, "finish_reason": "stop",
+        "model": "crafts", "messages": messages, "tools": None, "response": response, "finish_reason": "stop",
         "prompt_ids": [1, 2, 3], "completion_ids": [4, 5], "logprobs": [-0.5, -0.25], "policy_version": 0, "policy_version_end": 0,
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "hints": {}, "untrainable_reason": None, "allowed": None,
     }  # fmt: skip

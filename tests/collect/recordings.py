@@ -33,7 +33,7 @@ def recorded(client: str, with_hints: bool, with_handles: bool) -> dict[str, Exc
             continue
         number = path.name[:3]
         exchange_id = f"r{client}{number}".replace("-", "").ljust(24, "x")
-        ask = _DIALECTS[api].read(call["request"], "demo")
+        ask = _DIALECTS[api].read(call["request"], "crafts")
         said = stored.get(call["request"].get("previous_response_id"), []) + ask.sent_messages
         told = call["response"]
         told = json.loads(told) if told.startswith("{") else _events(told)
@@ -90,7 +90,7 @@ def read_answer(api: str, status: int, told: Any) -> Message | None:
         said = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": blocks}]}
     else:
         said = {"input": told["output"] if isinstance(told, dict) else _streamed_items(told)}
-    (answer,) = [m for m in _DIALECTS[api].read({"model": "demo", **said}, "demo").sent_messages if m["role"] == "assistant"]
+    (answer,) = [m for m in _DIALECTS[api].read({"model": "crafts", **said}, "crafts").sent_messages if m["role"] == "assistant"]
     return answer
 
 

@@ -79,7 +79,7 @@ def test_each_episode_is_a_session_with_its_exact_tokens_and_outcome(run: RunDir
     assert (first.trainable, second.trainable, second.outcome_reward, second.next_state) == (True, True, 1.0, None)
     assert second.messages[1] == {"role": "assistant", "content": "answer 1"}
     origin = read_origin(published(run.trajectories, ".parquet")[0])
-    assert (origin.base_model, origin.tokenizer) == ("demo", tokenizer_fingerprint(Recipe().model_path))
+    assert (origin.base_model, origin.tokenizer) == ("crafts", tokenizer_fingerprint(Recipe().model_path))
 
 
 def test_a_turn_without_token_ids_is_kept_and_not_trained(run: RunDir, tmp_path: Path) -> None:

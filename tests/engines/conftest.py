@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server
 
 
@@ -19,11 +19,11 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-cpu-loras", "6")
-    with Server(tmp_path_factory.mktemp("vllm") / "run", DEMO_MODEL, patience_s=STARTS_S, splice=True, **lora) as running:
+    with Server(tmp_path_factory.mktemp("vllm") / "run", TEXT_MODEL, patience_s=STARTS_S, splice=True, **lora) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()
 
 
 @pytest.fixture(scope="module")
 def base() -> Any:
-    return AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(TEXT_MODEL, dtype=torch.float32).eval()

@@ -112,7 +112,7 @@ def test_missing_features_of_a_server_are_detected() -> None:
 
 
 def test_a_model_whose_files_say_top_k_0_hides_no_feature() -> None:
-    """SGLang treats that as a request without top_k, and refuses it. The demo model's files have this value."""
+    """SGLang treats that as a request without top_k, and refuses it. The tiny models' files have this value."""
     can = found("sglang", default_top_k=0).capabilities
     assert (can.ids, can.logprobs, can.processed) == (True, True, True)
 

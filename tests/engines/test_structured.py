@@ -18,20 +18,20 @@ from clawctl.engines.embedded.grammars import Grammars, Sets
 from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.serve.dialects import chat, messages
 from clawctl.serve.structured import specification
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server
 
 CITY: dict[str, Any] = {"type": "object", "properties": {"city": {"enum": ["Bonn", "Oslo"]}, "warm": {"type": "boolean"}},
                         "required": ["city", "warm"], "additionalProperties": False}  # fmt: skip
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
 CLOCK: Any = {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}}
-EOS, THINK, END_THINK = 2041, 2042, 2043  # of the demo model
-VOCABULARY = 2048
+EOS, THINK, END_THINK = 1017, 1018, 1019  # of the tiny model
+VOCABULARY = 1024
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(DEMO_MODEL)
+    return AutoTokenizer.from_pretrained(TEXT_MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,10 @@ def test_reasoning_before_the_answer_is_free_but_does_not_end_it(grammars: Gramm
      (frozenset({"enable_thinking"}), {"enable_thinking": False}, False)],
 )  # fmt: skip
 def test_a_structured_answer_reasons_first_only_where_the_template_can_switch_it(tokenizer, switches, settings, may_think) -> None:
-    """The demo model's template only shows reasoning of earlier answers. Its answers were reasoning without an end, and empty."""
+    """The tiny model's template only shows reasoning of earlier answers. Its answers were reasoning without an end, and empty."""
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
     body = {"messages": [{"role": "user", "content": "hi"}], "response_format": form, "chat_template_kwargs": settings}
-    found = specification(chat.read(body, "demo"), tokenizer, False, switches)
+    found = specification(chat.read(body, "crafts"), tokenizer, False, switches)
     assert found is not None
     assert found["may_think"] is may_think
 
@@ -119,7 +119,7 @@ def test_a_message_that_the_answer_continues_is_the_beginning_of_its_form(gramma
 def test_the_prefill_of_a_structured_answer_is_not_repeated(tokenizer: Any) -> None:
     form = {"type": "json_schema", "schema": CITY}
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
-    ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "demo")
+    ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "crafts")
     found = specification(ask, tokenizer, False, None)
     assert found is not None
     assert (found["begun"], found["may_think"]) == ('{"city":', False)

@@ -18,14 +18,14 @@ from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, adapted, assert_exact, last, publish
 
 from clawctl.engines.vllm.child import SERVER
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, until
 
 pytestmark = NEEDS_VLLM
 
 
 def test_ids_and_logprobs_are_those_that_entered_and_left_the_engine(vllm: Server, base: Any) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     answer = vllm.say("how many apples?", temperature=0.7, max_tokens=24)
     line = last(vllm)
     asked = tokenizer.apply_chat_template([{"role": "user", "content": "how many apples?"}], add_generation_prompt=True)
@@ -43,7 +43,7 @@ def test_ids_and_logprobs_are_those_that_entered_and_left_the_engine(vllm: Serve
 
 
 def test_a_plain_completion_enters_as_it_is_and_its_turn_is_exact(vllm: Server, base: Any) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     prompt = "<|im_start|>user\nhow many apples?<|im_end|>\n<|im_start|>assistant\n"
     ids = tokenizer.encode(prompt)
     for given in (prompt, ids):
@@ -100,7 +100,7 @@ def test_turns_with_altered_sampling_are_kept_untrained_with_the_reason(vllm: Se
 
 
 def test_an_answer_continues_a_message_and_shows_no_call_where_none_is_allowed(vllm: Server, base: Any) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     messages: Any = [{"role": "user", "content": "how many apples?"}, {"role": "assistant", "content": "There are "}]
     body = {"model": "m", "max_tokens": 12, "messages": messages}
     assert httpx.post(vllm.url + "/messages", json=body, headers={"x-api-key": "key"}, timeout=60).status_code == 200

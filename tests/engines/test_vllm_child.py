@@ -11,12 +11,12 @@ from clawctl.config import Recipe
 from clawctl.engines.vllm import inside
 from clawctl.engines.vllm.child import SERVER, SERVERS, api_servers, arguments, check_vllm, command, environment, read_cause
 from clawctl.errors import ClawError
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import recipe_data
 
 
 def recipe(**serve: object) -> Recipe:
-    return Recipe.model_validate(recipe_data(DEMO_MODEL, engine="vllm", **serve))
+    return Recipe.model_validate(recipe_data(TEXT_MODEL, engine="vllm", **serve))
 
 
 def test_the_key_is_no_argument_and_the_recipes_own_arguments_come_last() -> None:
@@ -25,12 +25,12 @@ def test_the_key_is_no_argument_and_the_recipes_own_arguments_come_last() -> Non
     assert environment(made, "secret")["VLLM_API_KEY"] == "secret"
     assert arguments(made)[-2:] == ["--dtype", "bfloat16"]
     assert "--logprobs-mode" in arguments(made)
-    assert "hermes" in arguments(made)  # the demo model's template speaks of <tool_call>
+    assert "hermes" in arguments(made)  # the tiny model's template speaks of <tool_call>
 
 
 def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
     assert "--enable-lora" not in arguments(recipe())
-    data = {**recipe_data(DEMO_MODEL, engine="vllm"), "train": {"lora": {"rank": 12}}}
+    data = {**recipe_data(TEXT_MODEL, engine="vllm"), "train": {"lora": {"rank": 12}}}
     chosen = arguments(Recipe.model_validate(data))
     assert chosen[chosen.index("--max-lora-rank") + 1] == "16"  # the next that vLLM allows
 
@@ -55,7 +55,7 @@ def test_several_api_servers_start_as_vllms_own_command_starts_them(words: list[
 
 @pytest.mark.parametrize(("words", "lora"), [(["--enable-lora"], None), ([], {"rank": 8})])
 def test_adapters_with_several_api_servers_are_refused_with_the_cure(words: list[str], lora: object) -> None:
-    data = {**recipe_data(DEMO_MODEL, engine="vllm", engine_args=["--api-server-count", "2", *words]), "train": {"lora": lora}}
+    data = {**recipe_data(TEXT_MODEL, engine="vllm", engine_args=["--api-server-count", "2", *words]), "train": {"lora": lora}}
     with pytest.raises(ClawError, match="cannot swap adapters with 2 API servers") as raised:
         check_vllm(Recipe.model_validate(data))
     assert raised.value.exit_code == 2

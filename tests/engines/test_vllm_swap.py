@@ -14,7 +14,7 @@ import pytest
 import torch
 from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
 
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
@@ -93,7 +93,7 @@ def test_the_base_model_beside_an_adapter_is_the_base_model(vllm: Server, base: 
 
 
 def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(vllm: Server, base: Any) -> None:
-    models = {0: base, 11: perturbed(DEMO_MODEL, 11, 0.01).eval(), 13: perturbed(DEMO_MODEL, 13, 0.01).eval()}
+    models = {0: base, 11: perturbed(TEXT_MODEL, 11, 0.01).eval(), 13: perturbed(TEXT_MODEL, 13, 0.01).eval()}
     publish(vllm, 11, "full", models[11])
     before = len(vllm.captured())
     with talking(vllm, CROSSING):
@@ -126,4 +126,4 @@ def test_a_killed_engine_is_started_again_and_catches_up(vllm: Server, base: Any
     until(lambda: vllm.health()["ready"], STARTS_S)
     assert vllm.health()["live"] == 11
     vllm.say("how many apples?")
-    assert_exact(perturbed(DEMO_MODEL, 11, 0.01).eval(), last(vllm))
+    assert_exact(perturbed(TEXT_MODEL, 11, 0.01).eval(), last(vllm))

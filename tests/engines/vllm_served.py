@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, logprobs_of, until
 
 PYTHON = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)
@@ -55,7 +55,7 @@ def publish(server: Server, version: int, kind: str, model: Any, canary_of: Any 
     """Publish `version`; its canary is that of `canary_of`, by default its own."""
     logprobs = [[0.0, *logprobs_of(canary_of or model, ids[:1], ids[1:])] for ids in CANARY_IDS]
     canary = {"prompt_ids": CANARY_IDS, "logprobs": logprobs}
-    policy = Policy(version, 0, version, "combine", kind, str(DEMO_MODEL), [], canary, {}, 0.0)
+    policy = Policy(version, 0, version, "combine", kind, str(TEXT_MODEL), [], canary, {}, 0.0)
     publish_policy(server.run, policy, model.save_pretrained)
 
 
@@ -81,6 +81,6 @@ def refused(server: Server, version: int) -> str:
 
 def adapted(seed: int) -> Any:
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(TEXT_MODEL, dtype=torch.float32)
     config = LoraConfig(r=4, target_modules=["q_proj", "up_proj"], init_lora_weights=False)
     return get_peft_model(model, config).eval()

@@ -14,7 +14,6 @@ from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
 from clawctl.environments.player import Player, Summary, make_plan, play_task
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.wishes.environment import Wishes
 from clawctl.launch.up import up
 from clawctl.named_code import check_named_code
 from clawctl.run.backlog import Backlog
@@ -121,11 +120,10 @@ def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(
     code = Recipe(play=PlayConfig(env=f"{tmp_path / 'mine.py'}:Mine"))
     with pytest.raises(ClawError, match=r"names code, play\.env"):
         check_named_code("play", run.root, code, None, {})
-    check_named_code("play", run.root, Recipe(play=PlayConfig(env="homework")), None, {})
+    check_named_code("play", run.root, Recipe(play=PlayConfig(env="toolcall")), None, {})
     with pytest.raises(ClawError, match="no server has registered"):
-        play(run, Recipe(play=PlayConfig(env="homework")))
+        play(run, Recipe(play=PlayConfig(env="toolcall")))
 
 
 def test_the_built_in_environments_declare_their_version() -> None:
-    assert Wishes("say hello first").version != Wishes("answer in German").version
-    assert getattr(ENVIRONMENTS.load("homework", "env"), "version", None)
+    assert getattr(ENVIRONMENTS.load("gui", "env"), "version", None)

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from clawctl.extensions.demos.homework.problems import Problem
 from clawctl.run.directory import RunDir, publish_bytes
 from scripts.asgi import serving
 
@@ -70,16 +69,3 @@ async def _events(words: str, breaks: bool) -> AsyncIterator[str]:
 
 def announce(run: RunDir, url: str) -> None:
     publish_bytes(run.root / "serve.json", orjson.dumps({"url": url, "pid": os.getpid()}))
-
-
-def good(task: Problem) -> str:
-    """A satisfying and correct answer."""
-    sums = " and ".join(f"{a} {op} {b} = {c}" for a, op, b, c in task.steps)
-    if task.role == "student":
-        return f"I worked it out like this: {sums}, so there are {task.answer}"
-    right = "that is right" if task.solution_right else f"there is a small slip, it should be {task.answer}"
-    return f"Nice work {task.name}, I like how you wrote {sums}, and {right}"
-
-
-def bad(task: Problem) -> str:
-    return f"**Final answer:** {task.answer + 1}"

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.worker import Follower, evaluate, measure_by_hand
-from clawctl.extensions.demos.homework.environment import problems
-from clawctl.extensions.demos.homework.problems import Problem, make_tasks
 from clawctl.run.capabilities import Measurement, episode_secret, read_capability
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
@@ -25,20 +23,21 @@ from clawctl.run.keys import OWN
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import ensure_base_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
-from tests.eval.answering_server import Answering, announce, answering, bad, good
+from tests.eval.answering_server import Answering, announce, answering
+from tests.eval.sums import MARGINS, SUMS, Sum, bad, good, sums
 
-RECIPE = Recipe.model_validate({"eval": {"problems": 9, "temperature": 0.7}})
-GATED = Recipe.model_validate({"eval": {"problems": 8}, "gate": {"max_correctness_drop": 0.1, "max_satisfaction_drop": 0.1}})
+RECIPE = Recipe.model_validate({"eval": {"suites": [SUMS], "problems": 9, "temperature": 0.7}})
+GATED = Recipe.model_validate({"eval": {"suites": [SUMS], "problems": 8}, "gate": MARGINS})
 
 
-def tasks(recipe: Recipe) -> list[Problem]:
+def tasks(recipe: Recipe) -> list[Sum]:
     """The held-out problems that each version is asked."""
-    return problems("eval", recipe.eval.problems, recipe.eval.seed)
+    return sums("eval", recipe.eval.problems, recipe.eval.seed)
 
 
 def run_with(folder: Path, *versions: int, url: str | None = None) -> RunDir:
     run = open_run(folder / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for version in versions:
         publish(run, version)
     if url is not None:
@@ -48,12 +47,10 @@ def run_with(folder: Path, *versions: int, url: str | None = None) -> RunDir:
 
 def publish(run: RunDir, version: int, parent: int | None = None) -> None:
     parent = version - 1 if parent is None else parent
-    publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
+    publish_policy(run, Policy(version, parent, version, "combine", "full", "crafts", [], None, {}, 1.0), lambda folder: None)
 
 
-def versions_that(
-    behave: dict[int, Callable[[Problem], str | int]], recipe: Recipe = GATED
-) -> Callable[[dict[str, Any]], str | int]:
+def versions_that(behave: dict[int, Callable[[Sum], str | int]], recipe: Recipe = GATED) -> Callable[[dict[str, Any]], str | int]:
     known = tasks(recipe)
 
     def answer(body: dict[str, Any]) -> str | int:
@@ -86,7 +83,7 @@ def test_one_version_is_measured_and_written_down(tmp_path: Path, capsys: pytest
         evaluate(run, RECIPE, version=1, once=False, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert found == record(run, 1)
-    numbers = found["suites"]["personalisation"]
+    numbers = found["suites"][SUMS]
     assert (numbers["satisfaction"]["mean"], numbers["correctness"]["mean"]) == (1.0, 1.0)
     assert (numbers["satisfaction"]["n"], numbers["by_role"]["student"]["correctness"]["n"]) == (9, 5)
     assert numbers["by_role"]["teacher"]["satisfaction"]["n"] == 4
@@ -108,10 +105,10 @@ def test_measuring_uses_the_held_out_tasks_at_addresses_of_one_version_without_c
         opened = read_capability(episode_secret(run), call["headers"]["authorization"].removeprefix("Bearer "))
         assert opened is not None
         assert opened.key == OWN  # its places for versions are reserved: no client can hold up a measurement
-        assert opened.measurement == Measurement("demo@0", 0.7, RECIPE.eval.max_tokens)
-        assert (call["body"]["model"], call["body"]["temperature"]) == ("demo@0", 0.7)
+        assert opened.measurement == Measurement("crafts@0", 0.7, RECIPE.eval.max_tokens)
+        assert (call["body"]["model"], call["body"]["temperature"]) == ("crafts@0", 0.7)
         assert len(call["body"]["messages"]) == 1
-    trained_on = {task.prompt for role in ("student", "teacher") for task in make_tasks(role, 300, 0, "train")}  # type: ignore[arg-type]
+    trained_on = {task.prompt for task in sums("train", 600, 0)}
     assert not trained_on & {task.prompt for task in tasks(RECIPE)}
 
 
@@ -119,9 +116,11 @@ def test_each_version_gets_the_same_tasks(tmp_path: Path) -> None:
     with answering(versions_that({0: good, 1: bad}, RECIPE)) as server:
         run = run_with(tmp_path, 1, url=server.url)
         follow_once(run, RECIPE)
-    asked = [sorted(c["body"]["messages"][0]["content"] for c in server.asked if c["body"]["model"] == f"demo@{v}") for v in (0, 1)]
-    assert asked[0] == asked[1]
-    assert record(run, 1)["suites"]["personalisation"]["correctness"]["mean"] == 0.0
+    asked: dict[str, set[str]] = {}
+    for call in server.asked:
+        asked.setdefault(call["body"]["model"], set()).add(call["body"]["messages"][0]["content"])
+    assert asked["crafts@0"] == asked["crafts@1"]
+    assert record(run, 1)["suites"][SUMS]["correctness"]["mean"] == 0.0
 
 
 def test_without_a_gate_everything_is_measured_newest_first_and_live_stays(tmp_path: Path) -> None:
@@ -174,7 +173,7 @@ def test_overtaken_candidates_are_skipped_with_that_reason(tmp_path: Path) -> No
         }
 
 
-def some_right(known: list[Problem], right: int) -> Callable[[Problem], str]:
+def some_right(known: list[Sum], right: int) -> Callable[[Sum], str]:
     """Answers the first so many of the tasks well."""
     return lambda task: good(task) if known.index(task) < right else bad(task)
 
@@ -192,9 +191,7 @@ def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Pa
     assert [record(run, version)["decision"]["promote"] for version in range(1, 6)] == [True, True, False, False, False]
     reason = record(run, 3)["decision"]["reason"]
     assert "correctness is 0.80, more than 0.10 below the 0.95 of the base (version 0)" in reason
-    assert {"what": "the base", "version": 0, "suite": "personalisation", "metric": "correctness", "value": 0.95} in record(run, 3)[
-        "compared"
-    ]
+    assert {"what": "the base", "version": 0, "suite": SUMS, "metric": "correctness", "value": 0.95} in record(run, 3)["compared"]
 
 
 def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: Path) -> None:
@@ -206,11 +203,11 @@ def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: P
         for version in range(1, 6):
             publish(run, version, parent=live_version(run))
             follow_once(run, recipe)
-        times = [sum(call["body"]["model"] == f"demo@{v}" for call in server.asked) // 20 for v in right]
+        times = [sum(call["body"]["model"] == f"crafts@{v}" for call in server.asked) // 20 for v in right]
     assert live_version(run) == 3
     assert "0.15" not in record(run, 4)["decision"]["reason"]
     assert "below the 1.00 of the best so far (version 1)" in record(run, 4)["decision"]["reason"]
-    assert record(run, 1)["again"]["suites"]["personalisation"]["correctness"]["mean"] == 1.0
+    assert record(run, 1)["again"]["suites"][SUMS]["correctness"]["mean"] == 1.0
     assert times == [1, 2, 1, 1, 1, 1]
 
 
@@ -267,7 +264,7 @@ def test_numbers_of_other_tasks_are_not_compared(tmp_path: Path) -> None:
         publish(run, 1)
         follow_once(run, more)
         assert asked_of(server) == [0, 1] or asked_of(server) == [0, 0, 1]
-        assert sum(call["body"]["model"] == "demo@0" for call in server.asked) == 18
+        assert sum(call["body"]["model"] == "crafts@0" for call in server.asked) == 18
     assert record(run, 1)["decision"]["against"] == 0
 
 
@@ -350,14 +347,14 @@ def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measu
         return "4"
 
     with answering(answer) as server:
-        run = run_with(tmp_path, url=server.url)
-        first = subprocess.Popen([sys.executable, "-m", "clawctl", "eval", "--run", str(run.root)], stderr=subprocess.PIPE)
+        run, recipe = run_with(tmp_path, url=server.url), tmp_path / "recipe.yaml"
+        recipe.write_text(dump_recipe(RECIPE))
+        command = [sys.executable, "-m", "clawctl", "eval", "--run", str(run.root), "--recipe", str(recipe)]
+        first = subprocess.Popen(command, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 90
         while not server.asked and time.monotonic() < deadline:
             time.sleep(0.05)
-        second = subprocess.run(
-            [sys.executable, "-m", "clawctl", "eval", "--run", str(run.root), "--once"], capture_output=True, text=True, check=False
-        )
+        second = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
         first.send_signal(signal.SIGTERM)
         assert first.wait(60) == 0
         slow.set()
@@ -394,14 +391,14 @@ def test_a_best_version_that_was_measured_on_other_tasks_hides_none_that_was_mea
         run = run_with(tmp_path, 1, url=server.url)
         move_live(run, 1, by="eval")
         perfect = {name: {"mean": 1.0, "ci95": [0.9, 1.0], "n": 8} for name in ("satisfaction", "correctness")}
-        older = {"suites": ["personalisation"], "problems": 8, "seed": 0, "temperature": 0.7}
+        older = {"suites": [SUMS], "problems": 8, "seed": 0, "temperature": 0.7}
         let_in = {"promote": True, "reason": "satisfaction 1.00 -> 1.00", "against": 0}
         write_record(
             run,
             {
                 "version": 1,
                 "settings": older,
-                "suites": {"personalisation": {**perfect, "by_role": {}}},
+                "suites": {SUMS: {**perfect, "by_role": {}}},
                 "examples": [],
                 "decision": let_in,
             },

@@ -3,11 +3,15 @@ import pytest
 from clawctl.config import GateConfig, GateLimit
 from clawctl.eval.gate import Anchor, Scores, decide
 
-GATE = GateConfig(max_correctness_drop=0.10, max_satisfaction_drop=0.05)
+GATE = GateConfig(
+    limits=[
+        GateLimit(suite="sums", metric="correctness", max_drop=0.10), GateLimit(suite="sums", metric="satisfaction", max_drop=0.05)
+    ]
+)  # fmt: skip
 
 
 def scores(satisfaction: float, correctness: float) -> Scores:
-    return {("personalisation", "satisfaction"): satisfaction, ("personalisation", "correctness"): correctness}
+    return {("sums", "satisfaction"): satisfaction, ("sums", "correctness"): correctness}
 
 
 LIVE = scores(satisfaction=0.50, correctness=0.90)
@@ -30,13 +34,13 @@ def test_a_candidate_is_promoted_unless_it_lost_more_than_the_gate_allows(candid
 
 def test_the_reason_names_the_metric_its_drop_and_the_allowed_drop() -> None:
     decision = decide(scores(0.20, 0.60), LIVE, GATE.rows, against=3)
-    fallen = "personalisation correctness fell from 0.90 to 0.60, more than the 0.10 allowed"
-    assert decision.reason == f"{fallen}; personalisation satisfaction fell from 0.50 to 0.20, more than the 0.05 allowed"
+    fallen = "sums correctness fell from 0.90 to 0.60, more than the 0.10 allowed"
+    assert decision.reason == f"{fallen}; sums satisfaction fell from 0.50 to 0.20, more than the 0.05 allowed"
     assert decision.against == 3
 
 
 def test_the_reason_of_a_promotion_names_both_numbers() -> None:
-    reason = "personalisation correctness 0.90 -> 0.88, personalisation satisfaction 0.50 -> 0.75"
+    reason = "sums correctness 0.90 -> 0.88, sums satisfaction 0.50 -> 0.75"
     assert decide(scores(0.75, 0.88), LIVE, GATE.rows).reason == reason
 
 

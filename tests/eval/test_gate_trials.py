@@ -61,7 +61,7 @@ def recipe_for(
 
 def run_with(folder: Path, url: str, *versions: int) -> RunDir:
     run = open_run(folder / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for version in versions:
         publish(run, version)
     announce(run, url)
@@ -70,7 +70,7 @@ def run_with(folder: Path, url: str, *versions: int) -> RunDir:
 
 def publish(run: RunDir, version: int, parent: int | None = None) -> None:
     parent = version - 1 if parent is None else parent
-    publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None)
+    publish_policy(run, Policy(version, parent, version, "combine", "full", "crafts", [], None, {}, 1.0), lambda folder: None)
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The suites `own` and `replay`: versions of the demo model on a real server, measured on their earlier turns."""
+"""The suites `own` and `replay`: versions of the tiny model on a real server, measured on their earlier turns."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from clawctl.run.shards import read_turns
 from tests.judge.scripted_judge import Script, ScriptedJudge
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, logprobs_of, perturbed
 
 ASKS = (
@@ -45,7 +45,7 @@ def messages_of(number: int) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Four people who asked, and praised or complained; one tool call that came back with a result; versions 1 and 2."""
-    with Server(tmp_path_factory.mktemp("own") / "run", DEMO_MODEL) as server:
+    with Server(tmp_path_factory.mktemp("own") / "run", TEXT_MODEL) as server:
         for number, rating in enumerate((1, -1, 1, -1)):
             said = server.client.chat.completions.create(
                 model="tiny", messages=messages_of(number), max_tokens=48, extra_headers={"X-Session-Id": f"s{number}"}
@@ -56,9 +56,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
                 model="tiny", messages=[*messages_of(number), reply, reaction], max_tokens=4,
                 extra_headers={"X-Session-Id": f"s{number}", "X-Feedback": str(rating), "X-Turn-Type": "main"},
             )  # fmt: skip
-        broken = perturbed(DEMO_MODEL, 1, size=0.2)
-        for version, model in ((1, broken), (2, perturbed(DEMO_MODEL, 2, size=0.0))):
-            policy = Policy(version, 0, version, "binary", "full", str(DEMO_MODEL), [], None, {}, 4e9)
+        broken = perturbed(TEXT_MODEL, 1, size=0.2)
+        for version, model in ((1, broken), (2, perturbed(TEXT_MODEL, 2, size=0.0))):
+            policy = Policy(version, 0, version, "binary", "full", str(TEXT_MODEL), [], None, {}, 4e9)
             publish_policy(server.run, policy, model.save_pretrained)
         collect(server.run, recipe(None), once=True, end_sessions=True)
         yield server
@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def recipe(judge: str | None, **settings: Any) -> Recipe:
     endpoint = {} if judge is None else {"endpoint": judge, "model": "scripted", "api_key": "k", "timeout_s": 5.0}
     return Recipe.model_validate({
-        "model": {"path": str(DEMO_MODEL), "name": "tiny", "dtype": "float32"}, "serve": {"api_key": "key"},
+        "model": {"path": str(TEXT_MODEL), "name": "tiny", "dtype": "float32"}, "serve": {"api_key": "key"},
         "judge": {"votes": 3, "max_tokens": 64, "history_chars": 0, **endpoint},
         "eval": {"holdout": 0.999, "suites": ["own", "replay"], "max_tokens": 64, "concurrency": 4, **settings},
     })  # fmt: skip
@@ -100,15 +100,15 @@ def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]
     return [(one.candidate, one.reference) for one in found if one.metric == metric]
 
 
-def prefers_homework(text: str, number: int) -> str:
-    """A judge that prefers the answer with more words of the demo model's homework, in either position."""
-    a, b = (sum(part.count(word) for word in ("answer", " = ", " the ", " so ", " is ")) for part in
+def prefers_commands(text: str, number: int) -> str:
+    """A judge that prefers what the tiny model writes, commands, in either position."""
+    a, b = (any(word in part for word in ("```bash", "submit", "<tool_call>\n")) for part in
             text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
     return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
 
 
 def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(server: Server) -> None:
-    with judged(prefers_homework) as judge:
+    with judged(prefers_commands) as judge:
         asked = recipe(judge.url)
         found = compare(server, suites(server, asked)[0], asked)
     preferred = [one for one in found if one.metric == "preferred"]
@@ -165,14 +165,6 @@ def test_the_lowest_guard_stands_for_all_of_them(server: Server) -> None:
     assert guards(offered, replace(good, text=invented), 64)["guards"] == 0.0  # no call was wanted, and this one cannot work
 
 
-def test_the_demo_judge_compares_by_its_ordinary_votes(server: Server) -> None:
-    asked = recipe(None)
-    found = [one for one in compare(server, suites(server, asked)[0], asked) if one.metric == "preferred"]
-    assert len(found) == 4
-    assert all(one.detail["judge"].startswith("tiny@0") for one in found)
-    assert all(vote in (-1.0, 0.0, 1.0, None) for one in found for vote in one.detail["votes"])
-
-
 def test_equal_weights_answer_alike_and_tie_without_asking_the_judge(server: Server) -> None:
     with judged(lambda text, number: "\\boxed{A}") as judge:
         asked = recipe(judge.url)
@@ -191,7 +183,7 @@ def test_replay_scores_the_exact_ids_of_praised_and_of_criticised_answers(server
     assert all(new > old for new, old in values(found, "unlike_complaints"))
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(DEMO_MODEL, dtype="float32")
+    model = AutoModelForCausalLM.from_pretrained(TEXT_MODEL, dtype="float32")
     turns = {turn.turn_id: turn for path in published(server.run.trajectories, ".parquet") for turn in read_turns(path)}
     one = next(one for one in found if one.metric == "praised")
     turn = turns[one.task_id]

@@ -62,15 +62,15 @@ def test_wins_losses_and_ties_are_counted_for_each_metric() -> None:
 def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) -> None:
     run, suite = open_run(tmp_path / "run"), tmp_path / "shorter.py"
     suite.write_text(SUITE)
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     command = [sys.executable, "-P", "-m", "clawctl", "eval", "--run", str(run.root), "--suite", f"{suite}:Shorter", "--json"]
-    (tmp_path / "recipe.yaml").write_text("model: {path: demo}\n")
+    (tmp_path / "recipe.yaml").write_text("model: {path: crafts}\n")
     command += ["--recipe", str(tmp_path / "recipe.yaml")]
     with answering(lambda body: "ok") as server:
         announce(run, server.url)
         done = subprocess.run([*command, "--version", "0", "--against", "0"], capture_output=True, text=True, check=False)
         assert (done.returncode, "cannot be compared with itself" in done.stderr) == (2, True)
-        policy = Policy(1, 0, 1, "binary", "full", "demo", [], None, {}, 0.0)
+        policy = Policy(1, 0, 1, "binary", "full", "crafts", [], None, {}, 0.0)
         publish_policy(run, policy, lambda folder: None)
         done = subprocess.run([*command, "--against", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -82,10 +82,10 @@ def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) 
 def test_a_signal_stops_a_comparison(tmp_path: Path) -> None:
     run, suite = open_run(tmp_path / "run"), tmp_path / "endless.py"
     suite.write_text(ENDLESS)
-    ensure_base_policy(run, "demo")
-    publish_policy(run, Policy(1, 0, 1, "binary", "full", "demo", [], None, {}, 0.0), lambda folder: None)
+    ensure_base_policy(run, "crafts")
+    publish_policy(run, Policy(1, 0, 1, "binary", "full", "crafts", [], None, {}, 0.0), lambda folder: None)
     announce(run, "http://127.0.0.1:9/v1")
-    recipe = Recipe.model_validate({"model": {"path": "demo"}, "eval": {"suites": [f"{suite}:Endless"]}})
+    recipe = Recipe.model_validate({"model": {"path": "crafts"}, "eval": {"suites": [f"{suite}:Endless"]}})
     handlers, began = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}, time.monotonic()
     try:
         with pytest.raises(ClawError, match="stopped before everything was measured"):

@@ -20,7 +20,9 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
 from clawctl.run.rows import Policy
+from scripts.benchmarks.circle import WORLD
 from tests.eval.answering_server import announce, answering
+from tests.eval.sums import SUMS
 from tests.stub_http import StubHandler, StubServer, running
 
 CODE = """
@@ -72,15 +74,15 @@ def spec(folder: Path, name: str) -> str:
 
 def measured(recipe: Recipe, url: str) -> Measured:
     (suite,) = load_suites(recipe.eval)
-    return asyncio.run(suite.measure(Endpoint(url, "key", "demo@1")))
+    return asyncio.run(suite.measure(Endpoint(url, "key", "crafts@1")))
 
 
 def run_with(folder: Path, url: str, *versions: int) -> RunDir:
     run = open_run(folder / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for version in versions:
         publish_policy(
-            run, Policy(version, version - 1, version, "combine", "full", "demo", [], None, {}, 1.0), lambda folder: None
+            run, Policy(version, version - 1, version, "combine", "full", "crafts", [], None, {}, 1.0), lambda folder: None
         )
     announce(run, url)
     return run
@@ -109,7 +111,7 @@ def test_a_function_of_the_users_own_is_a_suite_with_its_own_settings(tmp_path: 
     assert (found["heard"]["mean"], found["heard"]["n"]) == (1.0, 3)
     assert (found["length"]["mean"], found["length"]["n"]) == (5.0, 3)
     for call in server.asked:
-        assert (call["headers"]["x-capture"], call["body"]["model"]) == ("off", "demo@1")
+        assert (call["headers"]["x-capture"], call["body"]["model"]) == ("off", "crafts@1")
         assert (call["body"]["temperature"], call["body"]["max_tokens"]) == (0.2, 7)
 
 
@@ -135,11 +137,11 @@ class Full(StubHandler):
         self.answer({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
 
 
-@pytest.mark.parametrize("name", ["homework", "wishes"])
+@pytest.mark.parametrize("name", [SUMS, WORLD])
 def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite(name: str) -> None:
     (suite,) = load_suites(EvalConfig.model_validate({"suites": [name], "problems": 2}))
     with running(StubServer(Full)) as server:
-        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "demo@1")))
+        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
     assert suite.metrics is not None
     assert {metric: (value.mean, value.n) for metric, value in found.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 
@@ -180,7 +182,7 @@ def test_the_gate_compares_the_metrics_that_its_rows_name(tmp_path: Path) -> Non
         follow_once(run, recipe)
         assert live_version(run) == 0
         assert record(run, 1)["decision"]["reason"] == f"{echo} heard fell from 1.00 to 0.00, more than the 0.20 allowed"
-        policy = Policy(2, 0, 2, "combine", "full", "demo", [], None, {}, 1.0)
+        policy = Policy(2, 0, 2, "combine", "full", "crafts", [], None, {}, 1.0)
         publish_policy(run, policy, lambda folder: None)
         follow_once(run, recipe)
     assert live_version(run) == 2
@@ -208,7 +210,7 @@ def test_a_metric_that_the_suite_does_not_report_is_an_error_at_the_start_or_the
 def test_a_gate_on_a_suite_that_is_not_run_is_refused_when_the_recipe_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({"gate": [{"suite": "tools", "metric": "valid", "max_drop": 0.1}]}))
-    with pytest.raises(ClawError, match=r"names the suite tools, but eval\.suites runs personalisation") as refused:
+    with pytest.raises(ClawError, match=r"names the suite tools, but eval\.suites runs own") as refused:
         load_recipe(path)
     assert (refused.value.exit_code, "add tools to eval.suites" in refused.value.fix) == (2, True)
 
@@ -228,12 +230,12 @@ def test_a_suite_that_does_not_exist_or_cannot_be_called_is_refused_at_the_start
         follow_once(run_with(tmp_path, "http://127.0.0.1:9/v1", 1), recipe)
     assert refused.value.exit_code == 2
     if suite == "unheard-of":
-        assert "personalisation" in refused.value.fix
+        assert "own" in refused.value.fix
 
 
 def test_a_recipe_with_suites_and_rows_survives_being_written_and_read(tmp_path: Path) -> None:
     data: dict[str, Any] = {
-        "eval": {"suites": ["personalisation", {"name": "a.py:b", "problems": 3, "options": {"hard": True}}]},
+        "eval": {"suites": ["own", {"name": "a.py:b", "problems": 3, "options": {"hard": True}}]},
         "gate": [{"suite": "a.py:b", "metric": "m", "max_drop": 2.5}],
     }
     path = tmp_path / "recipe.yaml"
@@ -243,18 +245,17 @@ def test_a_recipe_with_suites_and_rows_survives_being_written_and_read(tmp_path:
     assert (written["eval"]["suites"], written["gate"]) == (data["eval"]["suites"], data["gate"])
     path.write_text(dump_recipe(recipe))
     assert load_recipe(path) == recipe
-    short = Recipe.model_validate({"gate": {"max_correctness_drop": 0.3}})
-    assert Recipe.model_validate(yaml.safe_load(dump_recipe(short))) == short
-    assert [(row.metric, row.max_drop) for row in short.gate.rows] == [("correctness", 0.3), ("satisfaction", 0.1)]  # type: ignore[union-attr]
+    for gate, metric in (({}, "preferred"), ({"when": "after"}, "accepted")):
+        short = Recipe.model_validate({"gate": gate})
+        assert Recipe.model_validate(yaml.safe_load(dump_recipe(short))) == short
+        assert [(row.suite, row.metric, row.max_drop) for row in short.gate.rows] == [("own", metric, 0.1), ("own", "guards", 0.1)]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
     ("data", "key", "problem"),
     [
         ({"gate": []}, "gate", "a gate without rows refuses nothing"),
-        ({"gate": {"limits": [{"suite": "personalisation", "metric": "m", "max_drop": 1}], "max_correctness_drop": 0.1}}, "gate",
-         "max_correctness_drop has no effect together with rows"),
-        ({"gate": [{"suite": "personalisation", "metric": "m"}]}, r"gate\.limits\.0\.max_drop", "field required"),
+        ({"gate": [{"suite": "own", "metric": "m"}]}, r"gate\.limits\.0\.max_drop", "field required"),
         ({"eval": {"suites": ["a", {"name": "a"}]}}, r"eval\.suites", "the suite a is named twice"),
         ({"eval": {"suites": [{"name": "a", "problem": 3}]}}, r"eval\.suites\.0\.problem", ""),
     ],
@@ -270,12 +271,14 @@ def test_contradictory_gates_and_suites_are_refused_with_their_key(
 
 def test_a_record_of_an_older_clawctl_is_read_and_compared(tmp_path: Path) -> None:
     """Its settings and its numbers, as version 0.1 wrote them, need no new measurement."""
-    recipe = Recipe.model_validate({"gate": {}})
+    recipe = Recipe.model_validate(
+        {"eval": {"suites": ["toolcall"]}, "gate": [{"suite": "toolcall", "metric": "reward", "max_drop": 0.1}]}
+    )
     perfect = {"mean": 1.0, "ci95": [0.9, 1.0], "n": 36}
-    numbers = {"satisfaction": perfect, "correctness": perfect, "by_role": {"student": {"satisfaction": perfect}}}
+    numbers = {"reward": perfect, "by_role": {"shop": {"reward": perfect}}}
     old = {
-        "settings": {"suites": ["personalisation"], "problems": 36, "seed": 0, "temperature": 1.0},
-        "suites": {"personalisation": numbers}, "examples": [], "seconds": 1.0, "at": 1.0,
+        "settings": {"suites": ["toolcall"], "problems": 36, "seed": 0, "temperature": 1.0},
+        "suites": {"toolcall": numbers}, "examples": [], "seconds": 1.0, "at": 1.0,
         "decision": {"promote": None, "reason": "measured without a decision", "against": None},
     }  # fmt: skip
     with answering(lambda body: 500) as server:

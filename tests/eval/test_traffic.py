@@ -17,11 +17,12 @@ from clawctl.run.policies import ensure_base_policy, live_version, move_live, pu
 from clawctl.run.rows import Feedback, Policy, Turn, Verdict
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.run.sharing import begin_share, read_share
-from tests.eval.answering_server import announce, answering, good
+from tests.eval.answering_server import announce, answering
+from tests.eval.sums import MARGINS, SUMS, good
 from tests.eval.test_eval_worker import versions_that
 
 RECIPE = Recipe.model_validate(
-    {"eval": {"problems": 4}, "gate": {"max_correctness_drop": 0.5}, "collect": {"session_timeout_s": 60}}
+    {"eval": {"suites": [SUMS], "problems": 4}, "gate": {"limits": MARGINS}, "collect": {"session_timeout_s": 60}}
 )
 SHARED = RECIPE.model_copy(update={"gate": RECIPE.gate.model_copy(update={"share": 0.5})})  # type: ignore[union-attr]
 NOW = time.time()
@@ -34,9 +35,9 @@ PLAIN = Turn(
 
 def run_with(folder: Path, *versions: int) -> RunDir:
     run = open_run(folder / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for version in versions:
-        policy = Policy(version, version - 1, version, "combine", "full", "demo", [], None, {}, 1.0)
+        policy = Policy(version, version - 1, version, "combine", "full", "crafts", [], None, {}, 1.0)
         publish_policy(run, policy, lambda folder: None)
     return run
 

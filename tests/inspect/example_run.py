@@ -30,7 +30,7 @@ def turn(turn_id: str, session: str = "s1", index: int = 0, reason: str | None =
 
 def verdict(turn_id: str, reward: float | None, hint: str | None = None, reason: str | None = None) -> Verdict:
     votes = [] if reward is None else [int(reward), int(reward), None]
-    return Verdict(turn_id, reward, votes, hint, [hint] if hint else [], "demo@0 prompt 1", reason, 0.5)
+    return Verdict(turn_id, reward, votes, hint, [hint] if hint else [], "crafts@0 prompt 1", reason, 0.5)
 
 
 def eval_record(
@@ -51,7 +51,7 @@ def eval_record(
     decision = {"promote": promote, "reason": "because", "against": 0}
     return {
         "version": version,
-        "suites": {"personalisation": {**numbers, "by_role": {}}},
+        "suites": {"ability": {**numbers, "by_role": {}}},
         "examples": [example],
         "decision": decision,
     }
@@ -61,7 +61,7 @@ def eval_record(
 def run(tmp_path: Path) -> RunDir:
     """Seven turns of three sessions: two trained in step 1, the others not, each for a reason of its own."""
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     write_turns(run.trajectories / "a.parquet", [
         turn("t1"), turn("t2", index=1), turn("t3", index=2), turn("t4", index=3),
         turn("t5", index=4, reason="no next state", next_state=None),
@@ -74,7 +74,7 @@ def run(tmp_path: Path) -> RunDir:
         verdict("t1", -1.0, "Write plain sentences."), verdict("t2", 1.0), verdict("t3", 0.0), verdict("t4", 1.0),
         verdict("t5", None, reason="not trainable: no next state"),
     ])  # fmt: skip
-    publish_policy(run, Policy(1, 0, 1, "combine", "full", "demo", ["t1", "t2"], None, {}, 4000.0), lambda folder: None)
+    publish_policy(run, Policy(1, 0, 1, "combine", "full", "crafts", ["t1", "t2"], None, {}, 4000.0), lambda folder: None)
     ledger = run.train / "ledger"
     ledger.mkdir()
     publish_bytes(ledger / "1.json", orjson.dumps({"step": 1, "outcome": "trained", "reason": None, "turns": {"a": ["t1", "t2"]}}))

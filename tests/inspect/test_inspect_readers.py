@@ -142,7 +142,7 @@ def test_policies_show_training_measurements_and_decisions(run: RunDir, capsys: 
     assert (base["version"], base["live"], base["kind"], base["loss"]) == (0, False, "base", None)
     assert (learned["live"], learned["step"], learned["method"], learned["turns"]) == (True, 1, "combine", 2)
     assert (learned["loss"], learned["grad_norm"]) == (0.25, 1.5)
-    assert learned["metrics"]["personalisation"]["satisfaction"] == {"mean": 0.7, "ci95": pytest.approx([0.6, 0.8]), "n": 36}
+    assert learned["metrics"]["ability"]["satisfaction"] == {"mean": 0.7, "ci95": pytest.approx([0.6, 0.8]), "n": 36}
     assert learned["decision"]["promote"] is True
     show_policies(run, as_json=False)
     shown = capsys.readouterr().out

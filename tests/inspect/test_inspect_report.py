@@ -37,7 +37,7 @@ def test_hostile_words_are_text_in_the_page(run: RunDir, tmp_path: Path) -> None
 def test_versions_that_were_refused_or_overtaken_are_in_the_table(run: RunDir, tmp_path: Path) -> None:
     for version in (2, 3):
         publish_policy(
-            run, Policy(version, version - 1, version, "combine", "full", "demo", [], None, {}, 5000.0), lambda folder: None
+            run, Policy(version, version - 1, version, "combine", "full", "crafts", [], None, {}, 5000.0), lambda folder: None
         )
     overtaken = {"version": 2, "suites": {}, "examples": [], "decision": {"promote": False, "reason": "overtaken by 3"}}
     publish_bytes(run.eval / "2.json", orjson.dumps(overtaken))

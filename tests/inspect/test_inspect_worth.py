@@ -28,7 +28,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     assert [explain(row, None, None)["worth"] for row in joined.rows] == [
         "+1 by outcome",
         "+1 by rating",
-        "0 = outcome -1, demo@0 prompt 1 +1",
+        "0 = outcome -1, crafts@0 prompt 1 +1",
     ]
     assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
     assert [session["mean_reward"] for session in summarise(by_session(joined.rows))] == [2 / 3]
@@ -40,7 +40,7 @@ def test_the_worth_of_a_trained_turn_uses_only_ratings_from_before_its_policy(ru
     ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))
     ratings.append(Feedback("after", 5000.0, "default", "t2", -1.0, None))
     found = {row.turn["turn_id"]: row.worth.text for row in read_rows(run).rows}
-    assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by demo@0 prompt 1")
+    assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by crafts@0 prompt 1")
 
 
 def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_path) -> None:

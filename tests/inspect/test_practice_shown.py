@@ -30,7 +30,7 @@ KINDS: dict[str, tuple[str, str | None, str]] = {
 def practised(tmp_path: Path) -> RunDir:
     run = open_run(tmp_path / "run")
     run.recipe.write_text("train: {method: opd_topk}\n")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     turns = []
     for kind, (hint, place, _) in KINDS.items():
         episode = {

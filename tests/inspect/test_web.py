@@ -89,15 +89,13 @@ def test_a_mean_leads_to_the_values_by_task_that_it_is_made_of(tmp_path: Path) -
         record = read_sealed(run.eval_record(version).read_bytes())
         of_version = {task: max(0.0, value + change) for task, value in values.items()}
         mean = sum(of_version.values()) / len(values)
-        record["suites"]["personalisation"]["satisfaction"] = {"mean": mean, "ci95": [0.0, 1.0], "n": len(values)}
-        record["values"] = {"personalisation": {"satisfaction": of_version}}
-        record["evidence"] = [
-            {"suite": "personalisation", "metric": "satisfaction", "version": 0, "wins": 3, "ties": 1, "losses": 0}
-        ]
+        record["suites"]["ability"]["satisfaction"] = {"mean": mean, "ci95": [0.0, 1.0], "n": len(values)}
+        record["values"] = {"ability": {"satisfaction": of_version}}
+        record["evidence"] = [{"suite": "ability", "metric": "satisfaction", "version": 0, "wins": 3, "ties": 1, "losses": 0}]
         publish_bytes(run.eval_record(version), sealed(orjson.dumps(record)))
     site = Site(run)
     for path in ("/", "/versions", "/version?n=1"):
-        (link,) = set(re.findall(r'href="(/measured\?n=1&amp;suite=personalisation&amp;metric=satisfaction)"', site.text(path)))
+        (link,) = set(re.findall(r'href="(/measured\?n=1&amp;suite=ability&amp;metric=satisfaction)"', site.text(path)))
     page = site.text(f"{link}&against=2".replace("&amp;", "&"))
     assert counted(page) == 4
     assert [float(value) for value in re.findall(r'<td class="r num">([\d.]+)</td>', page)] == [

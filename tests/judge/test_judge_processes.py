@@ -130,5 +130,5 @@ def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_o
     until(lambda: len(verdicts_of(run)) == 30)
     assert [verdict.reward for verdict in verdicts_of(run)] == [1.0] * 30
     assert len(first.asked) + len(second.asked) <= 34
-    assert second.asked[0]["model"] == "demo@0"
-    assert {verdict.judge for verdict in verdicts_of(run)} == {"demo@0 prompt 1"}
+    assert second.asked[0]["model"] == "crafts@0"
+    assert {verdict.judge for verdict in verdicts_of(run)} == {"crafts@0 prompt 1"}

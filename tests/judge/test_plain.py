@@ -5,13 +5,11 @@ import time
 import pytest
 
 from clawctl.judge.plain import plain_words
-from clawctl.judge.protocol import SMALL_JUDGES
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir
 from tests.judge.judging import recipe, verdicts_of
 from tests.judge.made_turns import reply, shard
 
-is_known_word = SMALL_JUDGES.load("demo", "judge.model")().is_known
 LOG = '```\nTraceback (most recent call last):\n  File "main.py", line 3\nValueError: wrong number\n```'
 HONEST = {  # a reply, and the user's own text in it
     f"it does not work, I get this:\n{LOG}": "it does not work, I get this:",
@@ -38,7 +36,6 @@ def test_the_ordinary_sentences_represent_a_reply_with_pasted_text(text: str, sa
 @pytest.mark.parametrize("text", ALONE)
 def test_a_reply_of_one_kind_stays_as_it_is(text: str) -> None:
     assert plain_words(text, "user") == text
-    assert (plain_words(text, "user", is_known_word) == "") == (text == "")
 
 
 @pytest.mark.parametrize("role", ["assistant", "tool", "environment"])
@@ -67,16 +64,6 @@ def test_letters_of_unusual_alphabets_are_not_a_persons_ordinary_words(start: in
     assert plain_words(f"no, too long\n{odd}", "user") == "no, too long"
 
 
-def test_a_small_judge_is_not_shown_sentences_that_it_cannot_read() -> None:
-    assert (
-        plain_words("no, that is wrong. Harboured bureaucrats reimburse syllogisms.", "user", is_known_word) == "no, that is wrong."
-    )
-    assert (
-        plain_words("Harboured bureaucrats reimburse syllogisms.", "user", is_known_word)
-        == "Harboured bureaucrats reimburse syllogisms."
-    )
-
-
 @pytest.mark.parametrize(
     "unit", ["<a>\n", "```\n", "a: b\n", "1. a\n", "-- x --\n", "a ", "a\n", "{% a\n", "a. ", "<", "\ud835\udc82"]
 )
@@ -85,7 +72,7 @@ def test_the_time_grows_linearly(unit: str) -> None:
         text, times = unit * (length // len(unit)), []
         for _ in range(3):
             begun = time.process_time()
-            plain_words(text, "user", is_known_word)
+            plain_words(text, "user")
             times.append(time.process_time() - begun)
         return min(times)
 

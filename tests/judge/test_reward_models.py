@@ -18,7 +18,7 @@ from clawctl.judge.worker import judge
 from clawctl.run.directory import published
 from clawctl.run.shards import read_verdicts
 from tests.judge.made_turns import reply, shard
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 
 def verdicts_of(run) -> list:
@@ -26,9 +26,9 @@ def verdicts_of(run) -> list:
 
 
 def make_prm(folder: Path, labels: int) -> Path:
-    """A tiny random classifier over the demo model's vocabulary."""
+    """A tiny random classifier over the tiny model's vocabulary."""
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     config = Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=1, head_dim=8, max_position_embeddings=512, num_labels=labels, pad_token_id=tokenizer.pad_token_id,
@@ -72,7 +72,7 @@ def test_scores_beyond_the_threshold_are_rewards_and_the_rest_is_neutral(run, tm
     assert {verdict.judge for verdict in found} == {f"{path} sequence classification"}
 
 
-@pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: DEMO_MODEL])
+@pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: TEXT_MODEL])
 def test_a_model_that_is_no_sequence_classifier_is_refused_before_any_work(run, tmp_path, make) -> None:
     with pytest.raises(ClawError, match="not a sequence-classification model") as refused:
         judge(run, Recipe.model_validate({"judge": {"prm": str(make(tmp_path))}}), once=True)

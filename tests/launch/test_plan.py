@@ -14,7 +14,7 @@ from clawctl.errors import ClawError
 from clawctl.launch.fitting import fit, fitted
 from clawctl.launch.plan import gpus_of, plan_memory
 from clawctl.memory import GIB, Box, box_of
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS_4B = 4_022_468_096
@@ -106,7 +106,7 @@ def test_a_card_that_is_too_small_is_refused_with_numbers() -> None:
 
 TEXT = """\
 # a recipe
-model: {path: demo}
+model: {path: crafts}
 train:
   lr: 1.0e-5              # an old reason
   lora: {rank: 16, alpha: 32}   # small
@@ -140,7 +140,7 @@ def test_a_changed_recipe_has_the_value_the_comment_and_all_else(key: str, value
 
 def test_the_command_prints_the_plan_and_refuses_with_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump({"model": {"path": str(DEMO_MODEL)}, "up": {"stages": ["serve", "train"]}}))
+    path.write_text(yaml.safe_dump({"model": {"path": str(TEXT_MODEL)}, "up": {"stages": ["serve", "train"]}}))
     command = [sys.executable, "-m", "clawctl", "up", str(path), "--estimate", "--card"]
     enough, little = (subprocess.run([*command, card], capture_output=True, text=True, check=False) for card in ("24gb", "1gb"))
     assert (enough.returncode, little.returncode) == (0, 2)

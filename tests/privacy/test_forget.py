@@ -77,7 +77,7 @@ def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
     for path in published(run.trajectories, ".parquet"):
         rows = [(row, row.turn_id in ids) for row in read_turns(path)]
         verdicts = [
-            Verdict(row.turn_id, 1.0, [1], f"About {MARKER if own else OTHER}: be brief.", [], "demo@0", None, 0.1)
+            Verdict(row.turn_id, 1.0, [1], f"About {MARKER if own else OTHER}: be brief.", [], "crafts@0", None, 0.1)
             for row, own in rows
         ]
         write_verdicts(run.verdicts / path.name, verdicts)
@@ -223,7 +223,7 @@ def test_a_policy_learned_from_the_turns_of_its_ancestors(example: RunDir) -> No
     for version in (2, 3):
         publish_policy(
             example,
-            Policy(version, version - 1, version, "combine", "full", "demo", [f"x{version}"], None, {}, 0.0),
+            Policy(version, version - 1, version, "combine", "full", "crafts", [f"x{version}"], None, {}, 0.0),
             lambda folder: None,
         )
     assert learned_from(example, {"t2"}) == [1, 2, 3]

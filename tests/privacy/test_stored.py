@@ -48,13 +48,13 @@ def every_file(run: RunDir) -> dict[str, bytes]:
         ({"capture_keys": ["others"]}, False),
         ({"skip_keys": ["team-a"]}, False),
         ({"capture_keys": ["team-*"], "skip_keys": ["team-a"]}, False),
-        ({"capture_models": ["demo"]}, True),
+        ({"capture_models": ["crafts"]}, True),
         ({"capture_models": []}, False),
-        ({"skip_models": ["demo*"]}, False),
+        ({"skip_models": ["craft*"]}, False),
     ],
 )
 def test_keys_and_models_are_allowed_and_denied_by_name(settings: dict[str, Any], captured: bool) -> None:
-    assert may_capture(PrivacyConfig(**settings), "team-a", "demo") is captured
+    assert may_capture(PrivacyConfig(**settings), "team-a", "crafts") is captured
 
 
 async def keep(capture: Capture, **changes: Any) -> None:

@@ -13,7 +13,7 @@ from clawctl.run.checksums import check_folder, checksums_of, read_sealed, seale
 from clawctl.run.rows import Verdict
 from clawctl.run.shards import UnreadableShard, read_table, read_turn_ids, read_verdicts, write_verdicts
 
-VERDICTS = [Verdict(f"t{i}", 1.0, [1, None, 1], "Say how.", ["Say how."], "demo@0", None, 0.2) for i in range(8)]
+VERDICTS = [Verdict(f"t{i}", 1.0, [1, None, 1], "Say how.", ["Say how."], "crafts@0", None, 0.2) for i in range(8)]
 
 
 def flipped(data: bytes, bit: int) -> bytes:

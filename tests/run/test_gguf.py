@@ -19,7 +19,7 @@ from clawctl.run.gguf_conversion import convert
 from clawctl.run.model_binding import bind_model
 from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.run.tiny_gguf import set_quantisation, write_gguf
 
 needs_smollm2 = pytest.mark.skipif(
@@ -203,7 +203,7 @@ def test_a_folder_with_config_json_is_used_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     write_gguf(tmp_path / "beside.gguf")
     assert model_folder(str(tmp_path)) == str(tmp_path)
-    assert model_folder("demo") == str(DEMO_MODEL)
+    assert model_folder("crafts") == str(TEXT_MODEL)
     assert model_folder("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
@@ -222,7 +222,7 @@ def test_a_run_knows_the_file_and_the_folder_that_holds_it_as_one_model(tmp_path
         _, recipe = open_stage(stage, tmp_path / "run", None, {"model.path": str(held)}, "info")
         assert recipe.model.path == str(file)
     with pytest.raises(ClawError, match="was created for the model"):
-        bind_model(run, "demo", begins=False)
+        bind_model(run, "crafts", begins=False)
 
 
 @needs_smollm2

@@ -8,27 +8,27 @@ from safetensors.torch import load_file, save_file
 
 from clawctl.run.model_files import origin_of
 from clawctl.run.shards import UNKNOWN, Origin
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 
 def test_equal_weights_are_the_same_model_in_however_many_files(tmp_path: Path) -> None:
-    demo = origin_of("demo", str(DEMO_MODEL))
-    copied = copytree(DEMO_MODEL, tmp_path / "copy")
+    demo = origin_of("crafts", str(TEXT_MODEL))
+    copied = copytree(TEXT_MODEL, tmp_path / "copy")
     tensors = load_file(copied / "model.safetensors")
     names = sorted(tensors)
     (copied / "model.safetensors").unlink()
     save_file({name: tensors[name] for name in names[:3]}, copied / "model-00002-of-00002.safetensors", {"format": "pt"})
     save_file({name: tensors[name] for name in names[3:]}, copied / "model-00001-of-00002.safetensors")
-    assert origin_of("demo", str(copied)) == demo
+    assert origin_of("crafts", str(copied)) == demo
     assert None not in (demo.tokenizer, demo.architecture, demo.weights)
 
 
 def test_other_weights_of_the_same_size_are_another_model(tmp_path: Path) -> None:
-    demo = origin_of("demo", str(DEMO_MODEL))
-    copied = copytree(DEMO_MODEL, tmp_path / "copy")
+    demo = origin_of("crafts", str(TEXT_MODEL))
+    copied = copytree(TEXT_MODEL, tmp_path / "copy")
     tensors = load_file(copied / "model.safetensors")
     save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, copied / "model.safetensors")
-    found = origin_of("demo", str(copied))
+    found = origin_of("crafts", str(copied))
     assert (found.tokenizer, found.architecture) == (demo.tokenizer, demo.architecture)
     assert found.weights != demo.weights
 

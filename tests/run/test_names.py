@@ -62,7 +62,7 @@ def test_every_file_of_a_run_has_a_name_that_no_policy_can_have(run: RunDir) -> 
 
 
 def test_a_folder_with_a_strange_name_stops_no_stage(run: RunDir) -> None:
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for name in ("²", "٣", "007", "1x", "9" * 200):
         for folder in (run.policies / name, run.train / "checkpoints" / name):
             folder.mkdir(parents=True)
@@ -152,13 +152,13 @@ def test_a_collect_worker_that_starts_leaves_the_drafts_of_others(run: RunDir) -
 
 
 def published_policy(run: RunDir) -> Path:
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
 
     def write(folder: Path) -> None:
         (folder / "model.safetensors").write_bytes(b"weights")
         (folder / "config.json").write_bytes(b"{}")
 
-    publish_policy(run, Policy(1, 0, 1, None, "full", "demo", [], None, {}, 0.0), write)
+    publish_policy(run, Policy(1, 0, 1, None, "full", "crafts", [], None, {}, 0.0), write)
     return run.version_folder(1)
 
 
@@ -222,7 +222,7 @@ def test_a_checkpoint_publishes_nothing_outside_the_run(tmp_path: Path, place: s
 def test_nothing_is_appended_through_a_link(run: RunDir, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"kept")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for path in (run.policies / "moves.jsonl", run.captures / "a-0.jsonl"):
         path.unlink(missing_ok=True)
         path.symlink_to(outside)

@@ -29,22 +29,22 @@ from clawctl.run.rows import Policy
 @pytest.fixture
 def run(tmp_path: Path) -> RunDir:
     run = open_run(tmp_path / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     return run
 
 
 def policy(version: int) -> Policy:
-    return Policy(version, version - 1, version, "combine", "full", "demo", ["t1"], None, {"loss": 0.5}, time.time())
+    return Policy(version, version - 1, version, "combine", "full", "crafts", ["t1"], None, {"loss": 0.5}, time.time())
 
 
 def test_the_base_model_is_version_0_and_live_from_the_start(run: RunDir) -> None:
     assert (list_versions(run), live_version(run), read_policy(run, 0).kind) == ([0], 0, "base")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     assert live_version(run) == 0
 
 
 def test_a_run_never_changes_its_base_model(run: RunDir) -> None:
-    with pytest.raises(ClawError, match="was created for the model 'demo', but the recipe names 'other'"):
+    with pytest.raises(ClawError, match="was created for the model 'crafts', but the recipe names 'other'"):
         ensure_base_policy(run, "other")
 
 
@@ -143,7 +143,7 @@ def test_policies_of_different_names_do_not_affect_each_other(run: RunDir) -> No
     move_live(run, 1)
     before = files_of(run)
     anna = open_run(run.root, policy="anna")
-    ensure_base_policy(anna, "demo")
+    ensure_base_policy(anna, "crafts")
     publish_policy(anna, policy(1), lambda folder: (folder / "adapter.safetensors").write_bytes(b"anna's") and None)
     publish_policy(anna, policy(2), lambda folder: None)
     move_live(anna, 2, by="anna")

@@ -7,7 +7,7 @@ import pytest
 
 from clawctl.run.reward import NOT_A_NUMBER, OUTCOME, RATING, signed, signs, worth
 
-RULE, JUDGE = "rules 2: pytest", "demo@0 prompt 1"
+RULE, JUDGE = "rules 2: pytest", "crafts@0 prompt 1"
 
 # rating, outcome, the verdict's judge and reward, what the turn is worth, who decided
 TABLE = [
@@ -110,7 +110,7 @@ def test_a_0_is_a_measurement_from_an_environment_and_no_opinion_from_other_sour
 def test_the_sum_is_printed_as_text() -> None:
     assert worth(None, 1.0, RULE, -0.5).text == "+0.5 = outcome +1, rules 2: pytest -0.5"
     assert worth(0.5, 1.0, OUTCOME, 1.0).text == "+0.5 by rating"
-    assert worth(None, None, JUDGE, 0.0).text == "0 by demo@0 prompt 1"
+    assert worth(None, None, JUDGE, 0.0).text == "0 by crafts@0 prompt 1"
     assert worth(None, math.nan).text == NOT_A_NUMBER
     assert worth(None, None).text == "not known"
     assert [signed(value) for value in (1.0, -0.25, 0.0)] == ["+1", "-0.25", "0"]

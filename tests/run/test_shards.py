@@ -31,7 +31,7 @@ TURN = Turn(
     completion_ids=[4, 5], logprobs=[-0.5, -0.25], policy_version=3, policy_version_end=4, temperature=1.0, top_p=1.0, top_k=0,
     finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None,
 )  # fmt: skip
-VERDICT = Verdict("t1", -1.0, [-1, None, -1], "Say how.", ["Say how.", "Show steps."], "demo@0 prompt 1", None, 0.2)
+VERDICT = Verdict("t1", -1.0, [-1, None, -1], "Say how.", ["Say how.", "Show steps."], "crafts@0 prompt 1", None, 0.2)
 
 
 def test_turns_and_verdicts_come_back_as_they_were_written(tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_a_column_that_a_newer_clawctl_added_is_passed_over_by_readers_and_kept_
 def test_a_merged_shard_has_the_origin_that_all_its_parts_have(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.parquet" for name in "ab"]
     for path, tokenizer in zip(paths, ("t1", "t2"), strict=True):
-        write_turns(path, [TURN], Origin("demo", tokenizer))
+        write_turns(path, [TURN], Origin("crafts", tokenizer))
     merge_shards("turns", paths, tmp_path / "c.parquet")
-    assert read_origin(tmp_path / "c.parquet") == Origin("demo", None)
+    assert read_origin(tmp_path / "c.parquet") == Origin("crafts", None)
     assert merged_from(tmp_path / "c.parquet") == ["a", "b"]
 
 

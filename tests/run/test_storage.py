@@ -41,7 +41,7 @@ def hosts(tmp_path: Path) -> Hosts:
 
 
 def policy(version: int) -> Policy:
-    return Policy(version, version - 1, version, "combine", "adapter", "demo", ["t1"], None, {}, 1.0)
+    return Policy(version, version - 1, version, "combine", "adapter", "crafts", ["t1"], None, {}, 1.0)
 
 
 def weights(content: bytes) -> Callable[[Path], None]:
@@ -122,7 +122,7 @@ def test_lines_of_two_hosts_are_all_kept(hosts: Hosts) -> None:
 
 
 def test_a_move_of_live_that_expects_another_version_changes_nothing(hosts: Hosts) -> None:
-    ensure_base_policy(hosts.first, "demo")
+    ensure_base_policy(hosts.first, "crafts")
     for version in (1, 2):
         publish_policy(hosts.first, policy(version), weights(b"w"))
     hosts.poll()

@@ -5,18 +5,18 @@ from pathlib import Path
 import orjson
 
 from clawctl.run.model_files import tokenizer_fingerprint
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 
 def test_a_fingerprint_is_of_the_meaning_and_not_of_the_layout_of_the_file(tmp_path: Path) -> None:
-    content = orjson.loads((DEMO_MODEL / "tokenizer.json").read_bytes())
+    content = orjson.loads((TEXT_MODEL / "tokenizer.json").read_bytes())
     (tmp_path / "tokenizer.json").write_bytes(orjson.dumps(dict(reversed(content.items())), option=orjson.OPT_INDENT_2))
-    assert tokenizer_fingerprint(str(tmp_path)) == tokenizer_fingerprint(str(DEMO_MODEL))
+    assert tokenizer_fingerprint(str(tmp_path)) == tokenizer_fingerprint(str(TEXT_MODEL))
     vocabulary = content["model"]["vocab"]
     first, second = list(vocabulary)[:2]
     vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
     (tmp_path / "tokenizer.json").write_bytes(orjson.dumps(content))
-    assert tokenizer_fingerprint(str(tmp_path)) != tokenizer_fingerprint(str(DEMO_MODEL))
+    assert tokenizer_fingerprint(str(tmp_path)) != tokenizer_fingerprint(str(TEXT_MODEL))
 
 
 def test_where_there_is_no_tokenizer_there_is_no_fingerprint(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from served import Server
 from clawctl.serve.dialects import GenerationRequest, chat, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.prompt import load_tokenizer, render
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 CLIENTS = sorted(path.name for path in RECORDINGS.iterdir() if path.is_dir())
@@ -34,13 +34,13 @@ def recorded(client: str) -> list[dict[str, Any]]:
 
 
 def ask_of(request: dict[str, Any]) -> GenerationRequest:
-    ask: GenerationRequest = MODULES.get(request["path"].split("?")[0], messages).read(request["request"], "demo")
+    ask: GenerationRequest = MODULES.get(request["path"].split("?")[0], messages).read(request["request"], "crafts")
     return ask
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_every_recorded_request_is_rendered_by_the_demo_models_template(client: str) -> None:
-    tokenizer = load_tokenizer(str(DEMO_MODEL))
+def test_every_recorded_request_is_rendered_by_the_tiny_models_template(client: str) -> None:
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
     for request in recorded(client):
         ask = ask_of(request)
         ids = render(tokenizer, ask).ids
@@ -50,7 +50,7 @@ def test_every_recorded_request_is_rendered_by_the_demo_models_template(client: 
 
 
 def test_a_template_that_takes_a_system_message_at_the_beginning_only_renders_claude_code_and_codex() -> None:
-    tokenizer = load_tokenizer(str(DEMO_MODEL))
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
     tokenizer.chat_template = (
         "{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}"
         "{{ raise_exception('System message must be at the beginning.') }}{%- endif %}[{{ m.role }}] {{ m.content }}\n{%- endfor %}"

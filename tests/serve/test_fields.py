@@ -21,7 +21,7 @@ from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.serve.text import TextDelta
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 HELLO: dict[str, Any] = {"role": "user", "content": "hello"}
 LOOK: dict[str, Any] = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -101,7 +101,7 @@ def test_a_prefill_is_passed_to_an_upstream_that_supports_it(watched: Server, up
 
 
 def test_reasoning_that_a_prefill_opens_continues_in_the_answer() -> None:
-    tokenizer = load_tokenizer(str(DEMO_MODEL))
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
     messages = [HELLO, {"role": "assistant", "content": "<think>\nHm"}]
     rendered = render(tokenizer, chat.read({"messages": messages, "continue_final_message": True}, "m"))
     assert rendered.thinking
@@ -109,7 +109,7 @@ def test_reasoning_that_a_prefill_opens_continues_in_the_answer() -> None:
 
 
 def test_control_tokens_of_a_prefill_are_letters() -> None:
-    tokenizer = load_tokenizer(str(DEMO_MODEL))
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
     rendered = [
         render(tokenizer, read_messages({"messages": [HELLO, {"role": "assistant", "content": f"a{text}b"}]}, "m")).ids
         for text in ("", "<|im_end|>\n<|im_start|>user\n")
@@ -280,7 +280,7 @@ def test_where_calls_are_forbidden_the_model_is_shown_no_tools_and_the_client_no
 
 
 def test_the_embedded_engine_renders_no_tools_that_must_not_be_called_and_shows_no_call() -> None:
-    tokenizer = load_tokenizer(str(DEMO_MODEL))
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
     body = {"messages": [HELLO], "tools": [LOOK]}
     plain, barred = (chat.read({**body, **more}, "m") for more in ({"tools": None}, {"tool_choice": "none"}))
     assert render(tokenizer, barred).ids == render(tokenizer, plain).ids
@@ -419,14 +419,14 @@ def test_reasoning_that_a_client_does_not_want_is_not_shown_and_still_captured(w
 def test_tools_that_a_client_runs_and_no_model_here_was_made_for_are_named() -> None:
     computer = {"type": "computer_20250124", "name": "computer", "display_width_px": 8, "display_height_px": 8}
     body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 4, "tools": [computer]}
-    assert read_messages(body, "demo").unknown == ("tools[][computer_20250124]",)
+    assert read_messages(body, "crafts").unknown == ("tools[][computer_20250124]",)
 
 
 def test_top_logprobs_alone_requests_the_likeliest_tokens_of_a_response() -> None:
-    assert read_responses({"input": "hi", "top_logprobs": 3}, "demo").logprobs
-    assert not read_responses({"input": "hi", "top_logprobs": 0}, "demo").logprobs
+    assert read_responses({"input": "hi", "top_logprobs": 3}, "crafts").logprobs
+    assert not read_responses({"input": "hi", "top_logprobs": 0}, "crafts").logprobs
 
 
 def test_unsupported_includes_of_a_response_are_named() -> None:
     known = get_args(ResponseIncludable)
-    assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "demo").unknown == ("include[a.secret??]",)
+    assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "crafts").unknown == ("include[a.secret??]",)

@@ -20,7 +20,7 @@ from clawctl.serve.hints import read_claims
 from clawctl.serve.long_bodies import LongBodyChecker
 from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 DIALECTS = {"chat": (chat, AS_CHAT), "responses": (responses, AS_RESPONSES), "messages": (messages, AS_MESSAGES)}
 
@@ -151,7 +151,7 @@ def test_keys_take_turns() -> None:
 
 
 def test_long_bodies_are_checked_in_another_process_which_is_replaced_when_it_dies() -> None:
-    tokenizer = Path(str(DEMO_MODEL)) / "tokenizer.json"
+    tokenizer = Path(str(TEXT_MODEL)) / "tokenizer.json"
 
     async def main() -> None:
         vetting = LongBodyChecker("m", tokenizer)

@@ -15,10 +15,10 @@ import clawctl
 from clawctl.serve.dialects import responses
 from clawctl.serve.dialects.fields import LATER_SYSTEM
 from clawctl.serve.prompt import render
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.stub_http import StubHandler, StubServer, running
 
-TEMPLATE = DEMO_MODEL / "chat_template.jinja"
+TEMPLATE = TEXT_MODEL / "chat_template.jinja"
 LATE = [{"role": "user", "content": "hi"}, {"role": "system", "content": "be brief"}, {"role": "user", "content": "now"}]
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
 
@@ -28,7 +28,7 @@ def as_parts(content: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text} for text in (content[:half], content[half:])]
 
 
-def test_the_demo_models_template_reads_parts_as_the_text_that_they_are(model_path: Path) -> None:
+def test_the_tiny_models_template_reads_parts_as_the_text_that_they_are(model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     tokenizer.chat_template = TEMPLATE.read_text()
     call = {"type": "function", "function": {"name": "look", "arguments": {"at": 1}}}
@@ -55,7 +55,7 @@ def test_the_demo_models_template_reads_parts_as_the_text_that_they_are(model_pa
 
 
 def test_the_template_that_ships_is_the_one_that_the_model_is_made_with() -> None:
-    made_with = Path(clawctl.__file__).parents[1] / "scripts" / "demo_model" / "chat_template.jinja"
+    made_with = Path(clawctl.__file__).parents[1] / "scripts" / "tiny_models" / "chat_template.jinja"
     assert not made_with.exists() or made_with.read_bytes() == TEMPLATE.read_bytes()
 
 

@@ -448,9 +448,11 @@ def test_a_turn_that_is_identical_to_one_of_a_dead_step_may_be_trained(run: RunD
 
 
 def test_training_moves_back_to_exactly_the_named_version_and_never_to_an_undecided_branch(run: RunDir) -> None:
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     for version, parent in ((1, 0), (2, 1), (3, 0)):
-        publish_policy(run, Policy(version, parent, version, "combine", "full", "demo", [], None, {}, version), lambda folder: None)
+        publish_policy(
+            run, Policy(version, parent, version, "combine", "full", "crafts", [], None, {}, version), lambda folder: None
+        )
     promote(run, 2)
     assert read_lineage(run).tip == 2
     go_back_to(run, 0)

@@ -123,7 +123,7 @@ def make_sets(vocabulary: int, sizes: list[int], seed: int = 0) -> Allowed:
 
 def verdict(turn: Turn, reward: float | None = 1.0, hint: str | None = None) -> Verdict:
     votes = [] if reward is None or not math.isfinite(reward) else [int(reward)]
-    return Verdict(turn.turn_id, reward, votes, hint, [hint] if hint else [], "demo@0 prompt 1", None, 0.1)
+    return Verdict(turn.turn_id, reward, votes, hint, [hint] if hint else [], "crafts@0 prompt 1", None, 0.1)
 
 
 def publish_shard(run: RunDir, stem: str, rows: list[tuple[Turn, float | None, str | None]]) -> None:

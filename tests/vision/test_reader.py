@@ -10,7 +10,7 @@ import torch
 from clawctl.vision.header import size_in_header
 from clawctl.vision.reader import ImageReader, UnreadableImage, expand, image_reader
 from clawctl.vision.tower import ImageSpan, inputs_of, model_class, mrope_positions, prepare
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.vision.tiny import picture
 
 
@@ -34,7 +34,7 @@ def test_a_picture_that_is_no_picture_or_too_long_is_refused(reader: ImageReader
 
 
 def test_a_text_model_has_no_reader() -> None:
-    assert image_reader(str(DEMO_MODEL)) is None
+    assert image_reader(str(TEXT_MODEL)) is None
 
 
 def test_each_mark_becomes_the_placeholders_of_its_image() -> None:

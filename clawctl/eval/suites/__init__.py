@@ -55,7 +55,7 @@ class SuiteSettings:
 class Measured:
     """One suite's numbers on one policy version."""
 
-    metrics: Mapping[str, Estimate]  # "satisfaction", "correctness"
+    metrics: Mapping[str, Estimate]  # "correct", "guards"
     parts: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)  # metrics by kind of task: "student"
     examples: Sequence[Mapping[str, Any]] = ()  # {"task_id", "prompt", "reply", …}; the same tasks for each version
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # {metric: {task id: value}}; the gate pairs them

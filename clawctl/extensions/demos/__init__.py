@@ -1,1 +1,1 @@
-"""Toy worlds of simulated people, and the tiny models that talk with them, judge them and play the environments' easiest tasks."""
+"""Tiny models that solve some tasks of the environments, one that reads text and one that reads screenshots."""

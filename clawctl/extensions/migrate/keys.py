@@ -62,13 +62,6 @@ def _gpus(key: str) -> OurKey:
     return OurKey(key, change=change)
 
 
-def _suites(value: Any) -> "Settings | OurKey":
-    named = [value] if isinstance(value, str) else value
-    if named == ["personalisation"]:
-        return {"eval.suites": named}
-    return OurKey(dropped="these suites are not part of clawctl: name your own as file.py:name", near="eval.suites")
-
-
 def _switch(key: str, on: Any, off: OurKey) -> OurKey:
     """Return a boolean key: true sets `on`, false gives `off`."""
 
@@ -79,6 +72,7 @@ def _switch(key: str, on: Any, off: OurKey) -> OurKey:
 
 
 _RUN = OurKey(dropped="all stages share one run directory: `--run FOLDER` on the command line")
+_SUITES = OurKey(dropped="these suites are not part of clawctl: name your own as file.py:name", near="eval.suites")
 _ALWAYS = OurKey(dropped="always on")
 _ONCE = OurKey(dropped="each turn is trained once", near="train.max_steps")
 _CUT = OurKey(
@@ -248,7 +242,7 @@ KEYS: dict[str, OurKey] = {
     **_all("prm_temperature judge_temperature prm.temperature", OurKey("judge.temperature")),
     **_all("prm_max_tokens prm_max_new_tokens judge_max_tokens prm.max_tokens", OurKey("judge.max_tokens")),
     # measuring
-    **_all("evaluation.tasks eval_tasks eval.tasks benchmarks", OurKey("eval.suites", change=_suites)),
+    **_all("evaluation.tasks eval_tasks eval.tasks benchmarks", _SUITES),
     **_all("eval_interval eval_steps eval_freq test_freq evaluation.interval evaluation.enabled evaluation.frequency", _GATE),
     **_all("evaluation.num_samples eval_samples evaluation.num_problems", OurKey("eval.problems")),
     **_all("evaluation.temperature eval_temperature", OurKey("eval.temperature")),

@@ -23,7 +23,7 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
         module: Any = model_class(path).from_pretrained(path, **settings)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+        raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error
     return (module if quantize else module.to(device)).eval()
 
 
@@ -49,7 +49,7 @@ def load_config(path: str) -> Any:
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory, or to demo", 2) from error
+        raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error
 
 
 def publish_dtype_of(wanted: str, files: torch.dtype | None) -> torch.dtype:

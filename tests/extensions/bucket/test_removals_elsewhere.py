@@ -56,7 +56,7 @@ def captured(turn_id: str, session: str, words: str, at: float = 1000.0) -> byte
 def fill(hosts: Hosts) -> None:
     """Two sessions with turns on both hosts, their rows, and the files that a trainer made from them."""
     first, second = hosts.first, hosts.second
-    ensure_base_policy(first, "demo")
+    ensure_base_policy(first, "crafts")
     said = {"t1": ("gone", SECRET), "t2": ("stays", OTHER)}
     turns = [turn(name, session, messages=[{"role": "user", "content": words}]) for name, (session, words) in said.items()]
     write_turns(first.turn_shard("s1"), turns)

@@ -78,7 +78,7 @@ def test_an_actor_starts_its_stage_again_until_it_is_done_and_refused_recipes_en
 
 @pytest.mark.parametrize("on", ["slurm", "ray"])
 def test_a_trainer_on_one_gpu_starts(tmp_path: Path, slurm: Path, on: str) -> None:
-    recipe = {"model": {"path": "demo"}, "train": {"max_steps": 0}, "up": {"stages": ["train"]}}
+    recipe = {"model": {"path": "crafts"}, "train": {"max_steps": 0}, "up": {"stages": ["train"]}}
     job = jobs_of(tmp_path, {"train": {"gpus": 1}}, on, **recipe)["train"]
     run = open_run(tmp_path / "run")
     run.recipe.write_text((tmp_path / "recipe.yaml").read_text())

@@ -18,7 +18,7 @@ from clawctl.extensions.worlds.toolcall.questions import draw_question
 from clawctl.run.gguf import model_folder
 from scripts.craft_model import corpus
 from scripts.craft_model.copying import copies, kind_of
-from scripts.demo_model.train import texts_of
+from scripts.tiny_models.train import texts_of
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
 

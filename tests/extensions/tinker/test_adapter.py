@@ -31,9 +31,9 @@ def archive(tensors: dict[str, torch.Tensor] = TENSORS, **config: object) -> byt
 
 
 def test_missing_target_modules_are_taken_from_the_tensors() -> None:
-    files = files_of(members_of(archive()), LORA, "demo")
+    files = files_of(members_of(archive()), LORA, "crafts")
     config = orjson.loads(files[CONFIG])
-    assert (config["target_modules"], config["base_model_name_or_path"], config["lora_alpha"]) == (["q_proj"], "demo", 32.0)
+    assert (config["target_modules"], config["base_model_name_or_path"], config["lora_alpha"]) == (["q_proj"], "crafts", 32.0)
     assert files[WEIGHTS] == save(TENSORS)
 
 
@@ -54,4 +54,4 @@ A, B = TENSORS
 )
 def test_an_adapter_that_differs_from_the_recipe_is_refused(packed: bytes, problem: str) -> None:
     with pytest.raises(ClawError, match=problem):
-        files_of(members_of(packed), LORA, "demo")
+        files_of(members_of(packed), LORA, "crafts")

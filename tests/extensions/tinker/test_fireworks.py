@@ -20,7 +20,7 @@ SAVED, SESSION = "clawctl-1-0a1b2c3d", f"accounts/{ACCOUNT}/trainingSessions/ts-
 def recipe(url: str, base_model: str = BASE, **train: Any) -> Recipe:
     backend = {"kind": "fireworks", "url": url, "api_key": "fw_local", "base_model": base_model}
     settings = {"backend": backend, "send_conversations": True, "lora": {"rank": 2, "alpha": 32.0}, **train}
-    return Recipe.model_validate({"model": {"path": "demo"}, "train": settings})
+    return Recipe.model_validate({"model": {"path": "crafts"}, "train": settings})
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_model_that_lacks_a_file_is_refused(gateway: tuple[Gateway, str], serv
 
     del gateway[0].saved[SAVED][WEIGHTS]
     with pytest.raises(ClawError, match=f"lacks {WEIGHTS}"):
-        files_of(service.promoted_files(SESSION, SAVED), LoraConfig(rank=2), "demo")
+        files_of(service.promoted_files(SESSION, SAVED), LoraConfig(rank=2), "crafts")
 
 
 def test_an_expired_url_ends_the_download_and_the_model_is_deleted(gateway: tuple[Gateway, str], service: FireworksService) -> None:

@@ -15,7 +15,7 @@ ALLOWED = {"backend": "tinker", "send_conversations": True, "lora": {}}
 
 
 def recipe(**train: Any) -> Recipe:
-    return Recipe.model_validate({"model": {"path": "demo"}, "train": train})
+    return Recipe.model_validate({"model": {"path": "crafts"}, "train": train})
 
 
 def test_conversations_leave_this_machine_only_with_permission() -> None:

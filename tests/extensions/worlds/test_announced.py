@@ -54,7 +54,7 @@ def test_doctor_reports_the_sandbox_and_the_browser_after_the_judge(tmp_path: Pa
 def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite() -> None:
     (suite,) = load_suites(EvalConfig.model_validate({"suites": ["toolcall"], "problems": 2}))
     with running(StubServer(Full)) as server:
-        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "demo@1")))
+        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
     assert suite.metrics is not None
     assert {metric: (value.mean, value.n) for metric, value in found.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 

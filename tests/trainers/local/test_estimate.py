@@ -17,7 +17,7 @@ from clawctl.trainers.local.estimate import check_memory, forecast
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 
 # 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
 SHAPE = Shape(1000, 1000, 400, 200, 2, 8, 25, 100, 60, Cost(0, 800, 200, True, 16))
@@ -80,8 +80,8 @@ def test_an_adapter_has_as_many_weights_as_peft_makes() -> None:
     from peft import get_peft_model
 
     targets = LoraConfig().targets
-    shape = shape_of(skeleton(str(DEMO_MODEL)), TrainConfig(lora=LoraConfig(rank=8)))
-    made = get_peft_model(skeleton(str(DEMO_MODEL)), PeftLora(r=8, target_modules=list(targets)))
+    shape = shape_of(skeleton(str(TEXT_MODEL)), TrainConfig(lora=LoraConfig(rank=8)))
+    made = get_peft_model(skeleton(str(TEXT_MODEL)), PeftLora(r=8, target_modules=list(targets)))
     assert shape.trained == sum(p.numel() for p in made.parameters() if p.requires_grad)
 
 

@@ -233,7 +233,7 @@ def test_steps_that_cannot_be_made_end_training_after_so_many_in_a_row(run: RunD
 
 def test_ids_of_another_tokenizer_are_refused_and_counted(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     turns = publish_turns(run, sampler, 2)
-    write_turns(run.trajectories / "a.parquet", turns, Origin("demo", "0123456789abcdef"))
+    write_turns(run.trajectories / "a.parquet", turns, Origin("crafts", "0123456789abcdef"))
     train(run, model_path, batch_turns=1)
     assert orjson.loads((run.train / "feed.json").read_bytes())["refused"] == {"ids of another tokenizer": 2}
 

@@ -15,7 +15,7 @@ from clawctl.trainers.local.batches import Merge, make_microbatch, share_out
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trees import Branch, make_branch
-from tests.named_models import DEMO_MODEL
+from tests.named_models import TEXT_MODEL
 from tests.train.tiny import make_recipe, make_tokenizer
 from tests.trainers.local.test_trees import branches
 
@@ -104,15 +104,15 @@ def test_the_same_completion_of_two_turns_is_computed_once_and_counts_twice(poli
 
 @pytest.fixture(scope="module")
 def demo_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny random model with the demo model's tokenizer."""
+    """A tiny random model with the tokenizer of `crafts`."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     folder = tmp_path_factory.mktemp("demo-vocabulary")
-    tokenizer = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     torch.manual_seed(0)
     Qwen3ForCausalLM(
         Qwen3Config(
-            vocab_size=2048, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            vocab_size=1024, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, head_dim=16, max_position_embeddings=65536, initializer_range=0.1,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
         )

@@ -1,29 +1,26 @@
-"""Train the demo model: corpus, tokenizer, packed rows, Muon and AdamW, and a folder that transformers loads.
+"""Trains a tiny model: packed rows, Muon and AdamW, and a folder that transformers loads.
 
 Deterministic up to the order of floating-point sums: the same seed gives the same corpus, tokenizer, rows and starting weights.
 """
 
-import argparse
 import json
-import math
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
 import torch
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from clawctl.judge.prompts import SYSTEM
-from scripts.demo_model.corpus import Document, documents
-from scripts.demo_model.tokenizer import build, id_of, save
-from scripts.demo_model.transformer import Shape, Transformer, config_json
+from scripts.tiny_models.documents import Document
+from scripts.tiny_models.tokenizer import id_of, save
+from scripts.tiny_models.transformer import Shape, Transformer, config_json
 
 LENGTH = 512
 CONTEXT_WEIGHT = 0.2  # other speakers' text teaches words; their numbers may be wrong and have weight 0
@@ -79,17 +76,12 @@ def learned_flags(doc: Document) -> list[bool]:
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
-    """Pack documents. The judge's documents share one copy of the judge's system message per row."""
+    """Pack documents."""
     start, end = id_of(tokenizer, "<|im_start|>"), id_of(tokenizer, "<|im_end|>")
-    prefix = tokenizer.encode(f"<|im_start|>system\n{SYSTEM}<|im_end|>\n").ids
     encoded = [e.ids for e in tokenizer.encode_batch(texts_of(docs))]
-    pieces: dict[bool, list[Piece]] = {True: [], False: []}
-    for doc, ids in zip(docs, encoded, strict=True):
-        mask = trained_tokens(ids, learned_flags(doc), start, end)
-        cut = len(prefix) if doc.judge else 0
-        pieces[doc.judge].append((ids[cut:], mask[cut:]))
+    pieces = [(ids, trained_tokens(ids, learned_flags(doc), start, end)) for doc, ids in zip(docs, encoded, strict=True)]
     numbers = frozenset(id_of(tokenizer, str(n)) for n in range(201))
-    rows = [*packed(pieces[False], [], numbers), *packed(pieces[True], prefix, numbers)]
+    rows = [*packed(pieces, [], numbers)]
     Random(seed).shuffle(rows)
     return rows
 
@@ -206,43 +198,3 @@ def export(model: Transformer, tokenizer: Tokenizer, shape: Shape, folder: Path)
     for file in sorted(draft.iterdir()):
         file.replace(folder / file.name)
     draft.rmdir()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "clawctl/extensions/demos/models/demo")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=660)
-    parser.add_argument("--batch", type=int, default=16, help="rows of 512 tokens in one update")
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--vocab", type=int, default=2048)
-    parser.add_argument("--judge-share", type=float, default=0.27)
-    parser.add_argument(
-        "--start-from", type=Path, help="a folder made by an earlier run: train on from there, for quick experiments"
-    )
-    parser.add_argument("--no-compile", action="store_true")
-    args = parser.parse_args()
-    torch.set_num_threads(2)
-    began = time.monotonic()
-    if args.start_from:
-        tokenizer = Tokenizer.from_file(str(args.start_from / "tokenizer.json"))
-    else:
-        tokenizer = build(texts_of(list(documents(args.seed + 1, 12000, args.judge_share))), args.vocab)
-    shape = replace(Shape(), vocab=math.ceil(tokenizer.get_vocab_size() / 64) * 64)
-    per_row = 3.4
-    docs = list(documents(args.seed, int(args.steps * args.batch * per_row), args.judge_share))
-    rows = rows_of(docs, tokenizer, args.seed)
-    trained = sum(w == 1 for r in rows for w in r.weights) / len(rows)
-    print(f"{len(docs)} documents, {len(rows)} rows ({len(docs) / len(rows):.2f} a row), {trained:.0f} trained tokens a row, "
-          f"vocabulary {tokenizer.get_vocab_size()}, {time.monotonic() - began:.0f} s")  # fmt: skip
-    torch.manual_seed(args.seed)
-    model = Transformer(shape)
-    if args.start_from:
-        model.load_state_dict(load_file(args.start_from / "model.safetensors"))
-    train(model, rows, args.steps, args.batch, args.lr, not args.no_compile)
-    export(model, tokenizer, shape, args.out)
-    print(f"wrote {args.out} after {time.monotonic() - began:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Simulated people over HTTP: they ask, read the answer, and comment on it.
 
-    python -m clawctl.extensions.demos.homework.chat --run RUN --people 16 --sessions 200
+    python -m scripts.wishes.chat --run RUN --people 16 --sessions 200
 
 Like real clients, half of the sessions send session headers and half send none; half of them stream. People express their wishes
 only in the text of their messages.
@@ -21,19 +21,20 @@ from uuid import uuid4
 from clawctl.config import load_recipe
 from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.homework.people import Person
-from clawctl.extensions.demos.homework.problems import Problem, Role, is_correct, make_tasks
-from clawctl.extensions.demos.homework.satisfaction import satisfaction
 from clawctl.http_client import Client, RequestFailed
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, open_run, recipe_file
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
+from scripts.wishes.axes import is_correct
+from scripts.wishes.people import Wisher, unmet
+from scripts.wishes.problems import WordProblem, make_problems
 
 log = logging.getLogger("people")
 
 _START_S = 180.0  # the time that a server may need to load its model before it listens
 _KEPT_REFUSALS = 20
+WANTS = {"greeting": "greets"}  # all people of a crowd wish for the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,7 @@ class FirstReply:
 
     asked_at: float  # unix seconds
     answered_at: float
-    role: Role
-    satisfaction: float  # 0 … 1, by a fixed rule
+    satisfaction: float  # 1 if every wish is met
     correct: bool
 
 
@@ -61,8 +61,8 @@ class Conversation:
 async def converse(
     client: Client,
     endpoint: Endpoint,
-    person: Person,
-    task: Problem,
+    person: Wisher,
+    problem: WordProblem,
     session_id: str | None,
     stream: bool = False,
     think_s: float = 0.0,
@@ -75,7 +75,7 @@ async def converse(
     messages: list[dict[str, Any]] = []
     turns: list[tuple[str, str]] = []
     first, satisfied, closing = None, False, False
-    text: str | None = person.open(task)
+    text: str | None = person.open(problem)
     while text is not None:
         messages.append({"role": "user", "content": text})
         headers = {} if session_id is None else {"X-Session-Id": session_id, **({"X-Session-Done": "true"} if closing else {})}
@@ -85,11 +85,11 @@ async def converse(
         except Refused as refused:
             return Conversation(turns, first, satisfied, len(turns) + 1, refused)
         messages.append({"role": "assistant", "content": reply})
-        first = first or FirstReply(asked_at, time.time(), task.role, satisfaction(task, reply), is_correct(task, reply))
+        first = first or FirstReply(asked_at, time.time(), float(not unmet(person.wants, reply)), is_correct(problem, reply))
         turns.append((text, reply))
         if closing:
             break
-        reaction = person.react(task, reply, len(turns) - 1)
+        reaction = person.react(problem, reply, len(turns) - 1)
         text, closing, satisfied = reaction.text, reaction.done, reaction.satisfied
         await asyncio.sleep(think_s)
     return Conversation(turns, first, satisfied, len(turns), None)
@@ -130,13 +130,12 @@ async def play(run: RunDir, endpoint: Endpoint, crowd: Crowd, stop: threading.Ev
 
 
 async def _one_session(client: Client, endpoint: Endpoint, crowd: Crowd, number: int, visit_id: str) -> Conversation:
-    """Play session `number` of the crowd. The number fixes its person, task, headers and streaming."""
-    role: Role = "teacher" if number % 2 else "student"
-    with_headers, stream = number // 2 % 2 == 0, number // 4 % 2 == 0
+    """Play session `number` of the crowd. The number fixes its person, problem, headers and streaming."""
+    with_headers, stream = number % 2 == 0, number // 2 % 2 == 0
     seed = crowd.seed * 1_000_003 + number
-    person, task = Person(role, seed), make_tasks(role, 1, seed, "train")[0]
+    person, problem = Wisher(WANTS, seed), make_problems(1, seed)[0]
     session_id = f"people-{visit_id}-{number}" if with_headers else None
-    result = await converse(client, endpoint, person, task, session_id, stream, crowd.think_s)
+    result = await converse(client, endpoint, person, problem, session_id, stream, crowd.think_s)
     if result.refusal:
         log.warning("session %d was refused: %s", number, result.refusal)
         await asyncio.sleep(0.5)  # do not flood a server that refuses requests
@@ -188,9 +187,9 @@ def wait_for_endpoint(run: RunDir, stop: threading.Event) -> Endpoint:
 
 
 def main() -> None:
-    """Command line of `python -m clawctl.extensions.demos.homework.chat`."""
+    """Command line of `python -m scripts.wishes.chat`."""
     parser = argparse.ArgumentParser(
-        prog="python -m clawctl.extensions.demos.homework.chat", description="Let simulated people talk to a run's server."
+        prog="python -m scripts.wishes.chat", description="Let simulated people talk to a run's server."
     )
     parser.add_argument("--run", type=Path, required=True, help="the run directory")
     parser.add_argument("--people", type=int, default=16, help="number of concurrent conversations (default 16)")

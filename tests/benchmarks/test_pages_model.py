@@ -2,14 +2,13 @@
 
 import statistics
 from collections import defaultdict
-from pathlib import Path
 from random import Random
 
 import pytest
 
 from clawctl.extensions.worlds.gui.actions import SYSTEM, action_in
 from clawctl.extensions.worlds.gui.sites import FAMILIES, draw_site
-from clawctl.run.gguf import model_folder
+from scripts.benchmarks.circle import ROOT
 from scripts.craft_model import pages
 
 
@@ -55,6 +54,6 @@ def test_demonstrations_begin_as_the_agent_of_the_environment_does() -> None:
 
 
 def test_the_model_fits_its_budget_and_has_a_card() -> None:
-    folder = Path(model_folder("pages"))
+    folder = ROOT / "scripts" / "benchmarks" / "models" / "pages"
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 16 * 2**20
     assert "pass@8" in (folder / "README.md").read_text()

@@ -7,12 +7,12 @@ from typing import Any
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import ask, new_client
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.wishes.axes import AXES, USUAL, is_correct, measure
-from clawctl.extensions.demos.wishes.people import Wisher, unmet
-from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
-from clawctl.extensions.demos.wishes.reader import wants_of
-from clawctl.extensions.demos.wishes.wording import Wants
 from clawctl.run.endpoint import Endpoint
+from scripts.wishes.axes import AXES, USUAL, is_correct, measure
+from scripts.wishes.people import Wisher, unmet
+from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.reader import wants_of
+from scripts.wishes.wording import Wants
 
 
 def wants_in(text: str) -> dict[str, str]:

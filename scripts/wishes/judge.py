@@ -1,6 +1,6 @@
 """The judge and hint writer of this world: the rules of `reader.py`, behind the API of a judge.
 
-    python -m clawctl.extensions.demos.wishes.judge [--port 0]
+    python -m scripts.wishes.judge [--port 0]
 
 prints its URL for `judge.endpoint`. It answers the judge stage's prompts like a chat model, on the loopback only.
 """
@@ -11,8 +11,8 @@ import re
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
 
-from clawctl.extensions.demos.wishes.reader import read
-from clawctl.extensions.demos.wishes.wording import hint
+from scripts.wishes.reader import read
+from scripts.wishes.wording import hint
 
 _CAME_BACK = re.compile(r"<(\w+) came back from \w+>\n(.*)\n<\1 end>", re.DOTALL)
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from clawctl.extensions.demos.grammar import Phrasings, casual
-from clawctl.extensions.demos.wishes.axes import is_correct, measure
-from clawctl.extensions.demos.wishes.problems import WordProblem, make_problems
-from clawctl.extensions.demos.wishes.wording import Wants, complaint, say
+from scripts.wishes.axes import is_correct, measure
+from scripts.wishes.grammar import Phrasings, casual
+from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.wording import Wants, complaint, say
 
 MAX_COMPLAINTS = 3
 AT_ONCE = 2  # the number of axes that one complaint may name

@@ -4,7 +4,7 @@
 import re
 from dataclasses import dataclass
 
-from clawctl.extensions.demos.wishes.axes import AXES, USUAL
+from scripts.wishes.axes import AXES, USUAL
 
 # Phrases that name the addition made by an axis's rare value. The surrounding words decide whether it is wanted.
 _ADDED: dict[str, str] = {

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from clawctl.extensions.demos.grammar import PhraseGrammar, Phrasings, capitalised, casual
-from clawctl.extensions.demos.wishes.axes import USUAL
+from scripts.wishes.axes import USUAL
+from scripts.wishes.grammar import PhraseGrammar, Phrasings, capitalised, casual
 
 WORDS = Path(__file__).parent / "words"
 Wants = Mapping[str, str]

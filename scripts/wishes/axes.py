@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from random import Random
 
-from clawctl.extensions.demos.wishes.problems import NAMES, THINGS, WordProblem
+from scripts.wishes.problems import NAMES, THINGS, WordProblem
 
 Style = Mapping[str, str]
 """A value for each axis: {"case": "upper", "emoji": "none", …}."""

@@ -8,44 +8,47 @@ import sys
 import threading
 import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.environments.player import graded
-from clawctl.extensions.demos.homework.chat import Conversation, Crowd, converse, play
-from clawctl.extensions.demos.homework.environment import Homework
-from clawctl.extensions.demos.homework.people import Person
-from clawctl.extensions.demos.homework.problems import make_tasks
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy
-from tests.eval.answering_server import Answer, Answering, announce, answering, bad, good
+from scripts.wishes.axes import USUAL, write
+from scripts.wishes.chat import WANTS, Conversation, Crowd, converse, play
+from scripts.wishes.environment import Wishes
+from scripts.wishes.people import Wisher
+from scripts.wishes.problems import make_problems
+from tests.eval.answering_server import Answer, Answering, announce, answering
 from tests.stub_http import StubHandler, StubServer, running
 
-STUDENT = make_tasks("student", 1, 5, "train")[0]
+PROBLEM = make_problems(1, 5)[0]
+GOOD, BAD = (write(PROBLEM, {**USUAL, **wants}, Random(0)) for wants in (WANTS, {}))
 
 
 def talk(server: Answering, session_id: str | None, stream: bool = False) -> Conversation:
     async def run() -> Conversation:
-        endpoint, person = Endpoint(server.url, "key", "demo"), Person("student", 5)
+        endpoint, person = Endpoint(server.url, "key", "crafts"), Wisher(WANTS, 5)
         async with new_client(endpoint) as client:
-            return await converse(client, endpoint, person, STUDENT, session_id, stream)
+            return await converse(client, endpoint, person, PROBLEM, session_id, stream)
 
     return asyncio.run(run())
 
 
 def one_question(server: Answering, stream: bool) -> str:
     async def run() -> str:
-        return await ask(Endpoint(server.url, "key", "demo"), [{"role": "user", "content": "hi"}], stream=stream)
+        return await ask(Endpoint(server.url, "key", "crafts"), [{"role": "user", "content": "hi"}], stream=stream)
 
     return asyncio.run(run())
 
 
 def a_run(folder: Path) -> RunDir:
     run = open_run(folder / "run")
-    ensure_base_policy(run, "demo")
+    ensure_base_policy(run, "crafts")
     return run
 
 
@@ -58,7 +61,7 @@ def test_line_separators_within_an_answer_are_text(stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_satisfied_persons_last_message_closes_the_session(stream: bool) -> None:
-    with answering(lambda body: good(STUDENT)) as server:
+    with answering(lambda body: GOOD) as server:
         found = talk(server, "s1", stream)
     assert (found.satisfied, found.refusal, found.requests) == (True, None, 2)
     assert found.first is not None
@@ -71,7 +74,7 @@ def test_a_satisfied_persons_last_message_closes_the_session(stream: bool) -> No
 
 
 def test_without_session_headers_only_messages_are_sent() -> None:
-    with answering(lambda body: good(STUDENT)) as server:
+    with answering(lambda body: GOOD) as server:
         talk(server, None)
     for call in server.asked:
         assert [name for name in call["headers"] if name.startswith("x-")] == []
@@ -79,7 +82,7 @@ def test_without_session_headers_only_messages_are_sent() -> None:
 
 
 def test_a_displeased_person_complains_and_gives_up_in_the_end() -> None:
-    with answering(lambda body: bad(STUDENT)) as server:
+    with answering(lambda body: BAD) as server:
         found = talk(server, "s1")
     assert not found.satisfied
     assert len(server.asked) >= 4
@@ -105,9 +108,9 @@ def test_a_conversation_that_fills_the_context_is_ended_by_the_policy() -> None:
             self.sent()
             self.answer({"error": {"message": "too long", "code": "context_length_exceeded"}}, 400)
 
-    (task,) = Homework().tasks("train", 1, 0)
+    (task,) = Wishes().tasks("train", 1, 0)
     with running(StubServer(Full)) as server:
-        outcome = asyncio.run(graded(Homework(), task, Endpoint(f"{server.url}/v1", "key", "demo"), 9.0))
+        outcome = asyncio.run(graded(Wishes(), task, Endpoint(f"{server.url}/v1", "key", "crafts"), 9.0))
     assert (outcome.status, outcome.ending) == ("done", "context")
 
 
@@ -118,16 +121,15 @@ def test_a_server_that_is_gone_is_a_refusal() -> None:
 
 def run_crowd(run: RunDir, answer: Answer, crowd: Crowd) -> tuple[dict[str, Any], Answering]:
     with answering(answer) as server:
-        return asyncio.run(play(run, Endpoint(server.url, "key", "demo"), crowd, threading.Event())), server
+        return asyncio.run(play(run, Endpoint(server.url, "key", "crafts"), crowd, threading.Event())), server
 
 
-def test_half_the_sessions_have_headers_half_are_students_and_half_stream(tmp_path: Path) -> None:
+def test_half_the_sessions_have_headers_and_half_stream(tmp_path: Path) -> None:
     summary, server = run_crowd(a_run(tmp_path), lambda body: "hm", Crowd(people=4, sessions=16))
     openings = [call for call in server.asked if len(call["body"]["messages"]) == 1]
     assert len(openings) == summary["sessions"] == len(summary["first_replies"]) == 16
     assert sum("x-session-id" in call["headers"] for call in openings) == 8
     assert sum(call["body"].get("stream", False) for call in openings) == 8
-    assert sum(reply["role"] == "student" for reply in summary["first_replies"]) == 8
     assert len({call["headers"]["x-session-id"] for call in openings if "x-session-id" in call["headers"]}) == 8
     assert (summary["refused"], summary["requests"]) == (0, len(server.asked))
 
@@ -154,7 +156,7 @@ def test_the_same_seed_brings_the_same_people_with_the_same_words(tmp_path: Path
 
 
 def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl.extensions.demos.homework.chat", "--run", str(tmp_path / "run"), "--people", "3"]
+    command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(tmp_path / "run"), "--people", "3"]
     with answering(lambda body: "hm") as server:
         announce(a_run(tmp_path), server.url)
         done = subprocess.run([*command, "--sessions", "5"], capture_output=True, text=True, timeout=120, check=True)
@@ -173,7 +175,7 @@ def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: 
 
 
 def test_a_folder_that_is_no_run_is_a_wrong_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl.extensions.demos.homework.chat", "--run", str(tmp_path / "nothing")]
+    command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(tmp_path / "nothing")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not a run directory" in done.stderr

@@ -1,6 +1,6 @@
 """A small phrase grammar: each `{slot}` is filled from a rule, and `|` separates the alternatives of a rule.
 
-An alternative that begins with `~` is held out: the demo model's training never uses it. There are three kinds of phrasings:
+An alternative that begins with `~` is held out: a model's training never uses it. There are three kinds of phrasings:
 `trained` (never a held-out alternative), `held_out` (always a held-out alternative if the rule has one) and `all`.
 """
 

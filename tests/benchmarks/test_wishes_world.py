@@ -8,14 +8,14 @@ from threading import Thread
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.extensions.demos.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
-from clawctl.extensions.demos.wishes.environment import Wishes, scored, wants_in
-from clawctl.extensions.demos.wishes.judge import answer_to, judge_server, judged
-from clawctl.extensions.demos.wishes.people import MAX_COMPLAINTS, Wisher, unmet
-from clawctl.extensions.demos.wishes.problems import make_problems
-from clawctl.extensions.demos.wishes.reader import read
-from clawctl.extensions.demos.wishes.wording import chosen_axes, complaint, hint, say
 from clawctl.judge.prompts import judge_messages, read_vote
+from scripts.wishes.axes import AXES, USUAL, draw_style, is_correct, measure, write
+from scripts.wishes.environment import Wishes, scored, wants_in
+from scripts.wishes.judge import answer_to, judge_server, judged
+from scripts.wishes.people import MAX_COMPLAINTS, Wisher, unmet
+from scripts.wishes.problems import make_problems
+from scripts.wishes.reader import read
+from scripts.wishes.wording import chosen_axes, complaint, hint, say
 from scripts.wishes_model.split import WORDS, split
 
 PLAIN = dict(USUAL)
@@ -146,6 +146,10 @@ def test_an_outcome_has_satisfaction_correctness_and_a_rate_for_each_axis():
     assert outcome.parts["correctness"] == 1
     assert {axis for axis in AXES if outcome.parts[axis]} == {"emoji"}
     assert set(outcome.parts) == set(Wishes.metrics)
+
+
+def test_what_people_wish_for_is_part_of_the_version_of_the_environment() -> None:
+    assert Wishes("say hello first").version != Wishes("answer in German").version
 
 
 def test_a_wish_in_words_is_understood_or_refused_with_the_axes():

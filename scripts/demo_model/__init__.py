@@ -1,1 +1,0 @@
-"""Makes `clawctl/extensions/demos/models/demo`: corpus, tokenizer, training, report. See README.md in this folder."""

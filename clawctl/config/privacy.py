@@ -11,8 +11,8 @@ Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "
 
 class PrivacyConfig(Section):
     redact: list[Kind] = ["api_key", "token", "password", "private_key", "card"]
-    """Kinds of data that are replaced by `[redacted:KIND]` before an exchange is written. A turn that contained any of it is kept
-    but never trained."""
+    """Kinds of data that are replaced by `[redacted:KIND]` before an exchange is written. A turn whose
+    answer contained any of it is kept but never trained."""
     finders: list[str] = Field(["rules"], min_length=1)
     """What finds that data: `rules`, which comes with clawctl, your own as `file.py:name`, or the finder of an installed package.
     Several are used together."""

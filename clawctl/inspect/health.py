@@ -105,7 +105,7 @@ def held_out(joined: Joined) -> dict[str, int]:
 
 def redacted_by(joined: Joined) -> dict[str, int]:
     """The number of untrained turns by redaction rule and place, the most frequent first."""
-    counts = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.step is None)
+    counts = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.turn["untrainable_reason"])
     return dict(counts.most_common())
 
 

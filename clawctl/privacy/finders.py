@@ -58,6 +58,14 @@ class Finder(Protocol):
         value: {"name": "DB_PASSWORD", "value": "…"}."""
         return False
 
+    def asks(self, text: str) -> bool:
+        """Whether a text names a secret, so that the next message may be one: `Please enter your PIN.`"""
+        return False
+
+    def find_answer(self, question: str, text: str) -> Iterable[Secret]:
+        """The secrets in a text that follows such a question, beyond what `find` finds in both together."""
+        return ()
+
 
 FINDERS: Registry[Finder] = Registry("finder", "clawctl.finders", {})
 

@@ -94,6 +94,12 @@ class IdReader:
         known = [] if tokenizer is None else [number for number in ids if 0 <= number < 1 << 32]
         return str(tokenizer.decode(known, skip_special_tokens=False)) if known else ""
 
+    def placeholder(self, length: int) -> list[int] | None:
+        """So many ids, which read as " redacted" again and again. None: there is no tokenizer."""
+        tokenizer = self._load()
+        unit = [] if tokenizer is None else tokenizer.encode(" redacted", add_special_tokens=False).ids
+        return (unit * (length // len(unit) + 1))[:length] if unit else None
+
     def _load(self) -> Any:
         if self._tokenizer is None and time.monotonic() - self._tried_at >= _RETRY_S:
             self._tried_at = time.monotonic()

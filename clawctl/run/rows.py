@@ -175,6 +175,11 @@ class Turn:
     images: list[PromptImage] | None = None  # images in `prompt_ids`, in order; None: none
 
     @property
+    def hides_secrets(self) -> bool:
+        """Whether placeholders stand for secrets in `prompt_ids`, so that `logprobs` are those of another prompt."""
+        return self.redacted_by is not None and self.prompt_ids is not None
+
+    @property
     def judged(self) -> bool:
         """Whether a verdict on this turn is useful: it is trainable, or it lacks only token ids.
 

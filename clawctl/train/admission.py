@@ -103,6 +103,7 @@ class Admission:
             prompts[0] if prompts else None, turn.policy_version_end,
             other_prompts=tuple(map(tuple, prompts[1:])), session_id=turn.session_id, imported=imported,
             allowed=self._allowed(turn), worth=earned.text, images=tuple(turn.images or ()),
+            rescored=turn.hides_secrets,
         )  # fmt: skip
 
     def _practised(self, stem: str, turn: Turn, hint: str, place: HintPlace | None, version: int) -> Sample:
@@ -128,6 +129,7 @@ class Admission:
             None if by_teacher or turn.logprobs is None else list(turn.logprobs), turn.temperature, sampled_by, None, teacher,
             None if by_teacher else turn.policy_version_end, session_id=turn.session_id, imported=by_teacher,
             allowed=self._allowed(turn), worth=PRACTICE, images=tuple(turn.images or ()),
+            rescored=turn.hides_secrets and not by_teacher,
         )  # fmt: skip
 
     def _hints(self, verdict: Verdict) -> list[str]:

@@ -141,6 +141,8 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "negative": signs(rewards).bad,
         "hints": sum(sample.teacher_prompt_ids is not None for sample in samples),
         "imported": sum(sample.imported for sample in samples),
+        "rescored": sum(sample.rescored for sample in samples),  # with placeholders for secrets in their prompts
+        "rescored_max": max((sample.rescored_by for sample in samples if sample.rescored_by is not None), default=None),
         "loss": sum(facts.weights[name] * loss for name, loss in whole.losses.items()),
         "terms": terms,
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
@@ -193,7 +195,8 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
 
 def is_newest(sample: Sample, version: int) -> bool:
     """Whether `version` sampled the whole turn. Trainer and sampler must then agree on it up to rounding."""
-    return not sample.imported and sample.policy_version == version and sample.policy_version_end in (None, version)
+    exact = not sample.imported and not sample.rescored
+    return exact and sample.policy_version == version and sample.policy_version_end in (None, version)
 
 
 def policy_metrics(row: dict[str, Any]) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """A turn in the form that the trainer uses, in memory only."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import sub
 
 from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.rows import PromptImage
@@ -35,6 +36,10 @@ class Sample:
     allowed: Allowed | None = None
     worth: str = ""  # the sum that gives `reward`, as text
     imported: bool = False  # off-policy: text from another source, scored by the trainer
+    # Placeholders stand for secrets in the prompt. `logprobs` are the sampler's after the real prompt, until the trainer scores the
+    # answer after this one.
+    rescored: bool = False
+    rescored_by: float | None = None  # the largest difference between both, once the trainer has scored it
     images: tuple[PromptImage, ...] = ()  # images in all prompts of the turn, at the same positions
 
     def __post_init__(self) -> None:
@@ -52,6 +57,11 @@ class Sample:
             raise ValueError(f"turn {self.turn_id}: sampled at temperature {self.temperature}")
         if self.reward is None and self.teacher_prompt_ids is None:
             raise ValueError(f"turn {self.turn_id}: neither a reward nor a hint")
+
+    def scored(self, logprobs: Sequence[float]) -> "Sample":
+        """Return the turn with the trainer's logprobs of its answer."""
+        largest = max(map(abs, map(sub, logprobs, self.logprobs or ())), default=0.0) if self.rescored else None
+        return replace(self, logprobs=list(logprobs), rescored_by=largest)
 
 
 @dataclass(frozen=True, slots=True)

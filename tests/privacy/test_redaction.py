@@ -159,8 +159,8 @@ def test_memory_is_bounded_and_holds_no_secret() -> None:
     redactor = Redactor(ALWAYS, cache_size=10)
     for number in range(50):
         redactor.messages([user(f"{number} {KEY}")])
-    assert len(redactor._cache) == 10
-    assert KEY not in repr(redactor._cache)
+    assert [len(memory.values) for memory in redactor._memories.values()] == [10]
+    assert KEY not in repr(redactor._memories)
 
 
 def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:

@@ -37,7 +37,7 @@ def test_the_name_of_a_parameter_is_no_secret_in_the_descriptions_of_the_same_to
 def test_ids_that_repeat_an_accepted_text_cost_no_turn() -> None:
     redactor = Redactor(ALWAYS, decode=lambda ids: PROSE)
     assert sent(redactor, "anna", tools=tools(PROSE, "shellid")) is None
-    assert sent(redactor, "anna", tools=tools("Stops the shell.", "shellid")) == "redacted"
+    assert sent(redactor, "anna", tools=tools("Stops the shell.", "shellid"), prompt_ids=[4]) == "redacted"
 
 
 def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> None:

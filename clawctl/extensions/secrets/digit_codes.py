@@ -37,7 +37,7 @@ _BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
 _JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
 _LISTED = re.compile(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
 _COUNTED = re.compile(r"[ \u00a0-]?")
-_TRIVIAL = frozenset(
+TRIVIAL = frozenset(
     "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
 )
 _IDENTIFIER = re.compile(
@@ -208,7 +208,7 @@ class _Region:
         text, value = self.text, self.text[start:end].strip("#*")
         digits = sum(map(str.isdigit, value))
         spoken = digits == 0
-        if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in _TRIVIAL):
+        if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in TRIVIAL):
             return False
         if value[:1] == "0" and digits >= 9:  # a telephone number
             return False

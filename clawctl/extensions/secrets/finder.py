@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets import RULES, Rule, encoded, is_code_under, is_cookie, is_login, is_secret_under, make_text
+from clawctl.extensions.secrets.answers import asks, in_answer
 from clawctl.extensions.secrets.text import Kind
 from clawctl.extensions.secrets.values import is_letters_drawn
 from clawctl.privacy.finders import Encoded, Finder, Secret
@@ -25,6 +26,13 @@ class RuleFinder(Finder):
         if "name" in beside and is_cookie(name, value, beside):
             name = "password"
         return is_secret_under(name, value, quoted=True) or is_login(name, value) or is_code_under(name, value)
+
+    def asks(self, text: str) -> bool:
+        return asks(text)
+
+    def find_answer(self, question: str, text: str) -> Iterator[Secret]:
+        for span in in_answer(question, text):
+            yield Secret(span.start, span.end, span.kind, "an answer to a question for a secret", "words")
 
 
 @lru_cache

@@ -113,11 +113,16 @@ TECHNICAL = re.compile(
 )
 
 
+# Ids that APIs give to requests, answers and files, which open nothing
+ISSUED_ID = re.compile(r"(?:req|resp|msg|call|toolu|chatcmpl|cmpl|run|thread|evt|batch|file|asst)_[a-z0-9]{8,64}\Z")
+
+
 def is_stand_in(value: str, quoted: bool = False) -> bool:
     """Whether the value is a placeholder, a template or code. `quoted`: the value is a literal and therefore rarely code."""
     bare = value.strip("\"'`“”«»„()[]{}<>.,;:!?* ").lower()
     return (
         bare in PLACEHOLDERS
+        or ISSUED_ID.match(bare) is not None
         or bool(_TEMPLATE.match(value))
         or _HOLE.search(value[:256]) is not None
         or (_is_code(value) and not (quoted and (_is_typed(value) or is_words(value))))
@@ -352,6 +357,7 @@ def is_strong_key(value: str) -> bool:
         len(value) < 12
         or " " in value
         or value.startswith("arn:")
+        or ISSUED_ID.match(value.lower())
         or EXAMPLE.search(value[:64])
         or value.startswith(("pk_live_", "pk_test_"))
         or _DATE.match(value)

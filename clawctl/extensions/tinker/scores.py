@@ -106,7 +106,7 @@ def _columns(answers: Iterator[list[float]], k: int) -> Tensor:
 
 
 def _turn(sample: Sample, values: Sequence[float], teacher: Mapping[str, Tensor]) -> TurnLogprobs:
-    sample = sample if sample.logprobs is not None else replace(sample, logprobs=list(values))
+    sample = sample.scored(values) if sample.rescored or sample.logprobs is None else sample
     now_T = torch.tensor(values, dtype=torch.float32)
     sampler_T = torch.tensor(sample.logprobs, dtype=torch.float32)
     return TurnLogprobs(sample, now_T.clone().requires_grad_(), now_T, sampler_T, teacher.get(sample.turn_id))

@@ -1,6 +1,6 @@
-"""Imported turns: text without ids and logprobs, which no model of this run sampled.
+"""Imported turns, which no model of this run sampled, and turns with placeholders in their prompt, where no secret is.
 
-Their logprobs come from the weights that are about to be trained, and are computed once the batch is selected. An imported turn
+Their logprobs come from the weights that are about to be trained, and are computed once the batch is selected. Such a turn
 therefore does not become stale while it waits, and its ratio starts at 1.
 """
 
@@ -19,7 +19,7 @@ from clawctl.trainers.local.trees import make_branch
 
 
 def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, config: TrainConfig) -> Batch:
-    """The batch with logprobs for its imported turns, under the weights that the step starts from. Every rank must call it, and
+    """The batch with logprobs for these turns, under the weights that the step starts from. Every rank must call it, and
     every rank gets rank 0's numbers. A turn without a reward, under a method that compares distributions, needs none."""
     if not any(needs_logprobs(sample, config) for sample in batch.samples):
         return batch
@@ -28,9 +28,9 @@ def scored(policy: PolicyModel, ranks: Ranks, batch: Batch, config: TrainConfig)
 
 
 def needs_logprobs(sample: Sample, config: TrainConfig) -> bool:
-    """Whether the sampler's logprobs of a turn are missing and its loss has a ratio to them."""
+    """Whether the sampler's logprobs of a turn are missing, or of another prompt, and its loss has a ratio to them."""
     has_ratio = sample.reward is not None or likeliest(config) is None or config.custom_loss is not None
-    return sample.logprobs is None and has_ratio
+    return sample.rescored or (sample.logprobs is None and has_ratio)
 
 
 @torch.no_grad()
@@ -42,5 +42,5 @@ def _scored(policy: PolicyModel, batch: Batch, config: TrainConfig) -> Batch:
         laid = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         values = policy.logprobs(laid).float().split(laid.lengths)
         result.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})
-    samples = [replace(sample, logprobs=result[sample.turn_id]) if sample.turn_id in result else sample for sample in batch.samples]
+    samples = [sample.scored(result[sample.turn_id]) if sample.turn_id in result else sample for sample in batch.samples]
     return replace(batch, samples=samples)

@@ -119,3 +119,16 @@ def test_a_step_on_texts_begins_with_a_ratio_of_one_and_reports_the_number_of_im
 def test_only_an_import_may_wait_for_its_logprobs() -> None:
     with pytest.raises(ValueError, match="without logprobs"):
         Sample("x", "a", "", [1], [2], None, 1.0, 0, 1.0, None)
+
+
+def test_a_turn_with_placeholders_in_its_prompt_is_scored_again_and_the_largest_difference_is_reported(
+    run: RunDir, sampler: Sampler, model_path: Path
+) -> None:
+    turn = sampler.turn("t", tokens=3)
+    hidden = replace(turn, redacted_by="a key, in the conversation", logprobs=[value - 0.25 for value in turn.logprobs or ()])
+    publish_shard(run, "a", [(hidden, 1.0, None), (sampler.turn("u", tokens=3), -1.0, None)])
+    run_training(run, make_recipe(model_path), Ranks(0, 1, torch.device("cpu")), threading.Event(), once=True)
+    (row,) = map(orjson.loads, (run.train / "steps.jsonl").read_bytes().splitlines())
+    assert (row["turns"], row["rescored"]) == (2, 1)
+    assert row["rescored_max"] == pytest.approx(0.25, abs=1e-3)
+    assert row["ratio_quantiles"] == pytest.approx([1.0] * 7, abs=1e-3)

@@ -1,0 +1,119 @@
+"""A conversation is read in order, and what is hidden in its words is hidden in its ids."""
+
+import random
+from typing import Any
+
+import pytest
+
+from clawctl.config import Recipe
+from clawctl.privacy.redaction import Redactor
+from scripts.benchmarks.conversations import ASKED, NOT_SECRET, disagreements, drawn_conversations
+from tests.privacy.made import exchange
+
+ALWAYS = Recipe().privacy.redact
+KEY = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
+Said = list[dict[str, Any]]
+
+
+class Letters:
+    """A tokenizer with one id per character."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def __call__(self, ids: list[int]) -> str:
+        self.decoded += len(ids)
+        return "".join(map(chr, ids))
+
+    def placeholder(self, length: int) -> list[int]:
+        return [ord("#")] * length
+
+
+def rendered(messages: Said) -> str:
+    return "".join(f"<|{message['role']}|>{message['content']}<|end|>\n" for message in messages) + "<|assistant|>"
+
+
+def sent(redactor: Redactor, messages: Said, answer: str = "fine", prompt: str | None = None, **changes: Any) -> Any:
+    ids = list(map(ord, rendered(messages) if prompt is None else prompt))
+    response = {"role": "assistant", "content": answer}
+    fields = {"prompt_ids": ids, "completion_ids": list(map(ord, answer)), "logprobs": [-0.5] * len(answer), "response": response}
+    return redactor.exchange(exchange(messages, **{**fields, **changes}))
+
+
+def users(*texts: str) -> Said:
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(("question", "answer"), ASKED, ids=range(len(ASKED)))
+def test_what_is_told_after_a_question_for_it_is_a_secret(question: str, answer: str) -> None:
+    _, _, told = Redactor(ALWAYS).messages(users("hi", question, answer))
+    assert "[redacted:" in told["content"]
+
+
+@pytest.mark.parametrize(("question", "answer"), NOT_SECRET, ids=range(len(NOT_SECRET)))
+def test_an_ordinary_answer_stays(question: str, answer: str) -> None:
+    said = users("hi", question, answer)
+    assert Redactor(ALWAYS).messages(said) == said
+
+
+def test_a_secret_beside_an_image_is_found() -> None:
+    content = [{"type": "text", "text": "my PIN is"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "4829"}]
+    (clean,) = Redactor(ALWAYS).messages([{"role": "user", "content": content}])
+    assert clean["content"][2]["text"] == "[redacted:password]"
+
+
+def test_a_pasted_key_costs_its_own_tokens_and_the_turn_is_trained() -> None:
+    redactor = Redactor(ALWAYS, decode=Letters())
+    said = users(f"use {KEY} please")
+    clean = sent(redactor, said)
+    assert clean.untrainable_reason is None
+    assert clean.messages == users("use [redacted:api_key] please")
+    assert clean.redacted_by == "a key with a known format, in the conversation"
+    assert "".join(map(chr, clean.prompt_ids)) == rendered(said).replace(KEY, "#" * len(KEY))
+    assert (len(clean.completion_ids), len(clean.logprobs)) == (4, 4)
+    later = [*said, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "and now?"}]
+    again = sent(redactor, later)
+    assert (again.untrainable_reason, KEY in "".join(map(chr, again.prompt_ids))) == (None, False)
+
+
+def test_a_turn_whose_answer_holds_the_secret_is_not_trained() -> None:
+    for answer in (f"I use {KEY}", "the PIN 4829 is right"):
+        clean = sent(Redactor(ALWAYS, decode=Letters()), users(KEY, "Please enter your PIN.", "4829"), answer)
+        assert (clean.prompt_ids, clean.completion_ids, clean.untrainable_reason) == (None, None, "redacted")
+        assert "[redacted:" in clean.response["content"]
+
+
+def test_a_secret_that_the_template_writes_in_another_form_costs_the_ids() -> None:
+    said = users(f"use {KEY} please")
+    clean = sent(Redactor(ALWAYS, decode=Letters()), said, prompt=rendered(said).replace(KEY, " ".join(KEY)))
+    assert (clean.prompt_ids, clean.untrainable_reason) == (None, "redacted")
+
+
+def test_a_secret_that_only_the_ids_hold_is_hidden_in_the_words_as_well() -> None:
+    said = users("hunter4711x is what I use", "ok")
+    clean = sent(Redactor(ALWAYS, decode=Letters()), said, prompt=f"<|note|>password: hunter4711x<|end|>{rendered(said)}")
+    assert "hunter4711x" not in str(clean.messages)
+    assert "password: hunter4711x" not in "".join(map(chr, clean.prompt_ids))
+
+
+def test_words_and_ids_never_disagree() -> None:
+    assert disagreements(drawn_conversations(200, random.Random(1))) == 0
+
+
+def test_only_what_is_new_in_a_conversation_is_decoded() -> None:
+    letters = Letters()
+    redactor, said = Redactor(ALWAYS, decode=letters), users("word " * 2000)
+    for number in range(10):
+        assert sent(redactor, said).untrainable_reason is None
+        said = [*said, {"role": "assistant", "content": "fine"}, {"role": "user", "content": f"turn {number}"}]
+    assert letters.decoded < 2 * len(rendered(said))
+
+
+def test_what_one_key_sends_displaces_nothing_that_another_key_sent() -> None:
+    redactor = Redactor(ALWAYS, cache_size=4, decode=Letters())
+    sent(redactor, users("word"))
+    before = dict(redactor._memories["default"].values)
+    for number in range(20):
+        sent(redactor, users(f"flood {number}"), key="mallory")
+    assert redactor._memories["default"].values == before
+    assert len(redactor._memories["mallory"].values) == 4

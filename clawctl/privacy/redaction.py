@@ -380,7 +380,7 @@ class Redactor:
         if ranges is not None:
             gaps = list(self._in_gaps(prompt, ranges, reading, "the token ids"))
             secrets = tuple(prompt.text[start:end] for start, end in gaps)
-            ranges += gaps
+            ranges += [*gaps, *(place for value in set(secrets) for place in occurrences(prompt.text, value))]
             hidden = [*hidden, *((begin + first, begin + last) for first, last in (prompt.id_range(*part) for part in ranges))]
         clean = hide(row.prompt_ids, hidden, getattr(self._decode, "placeholder", _no_placeholder)) if hidden else row.prompt_ids
         if ranges is None or clean is None:

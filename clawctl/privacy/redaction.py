@@ -259,7 +259,7 @@ class Redactor:
         """Redact a message that follows `reading.before`. A secret of an earlier message is one here as well."""
         clean = self._redact_part(message, part, reading, self._question(reading.before))
         if reading.secrets:
-            repeated = _without_values(clean, reading.secrets)
+            repeated: Message = _without_values(clean, reading.secrets)
             if repeated != clean:
                 clean = repeated
                 reading.hits.setdefault(part, Counter())[REPEATED] += 1

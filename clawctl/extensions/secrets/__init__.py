@@ -8,27 +8,24 @@ rule is tried only where one of its words occurs. The formats are facts that the
 from dataclasses import dataclass
 from typing import Literal
 
-from clawctl.extensions.secrets.columns import in_backup_codes, in_columns
 from clawctl.extensions.secrets.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.extensions.secrets.context import near_names
 from clawctl.extensions.secrets.digit_codes import in_digit_codes, is_code_under
 from clawctl.extensions.secrets.disclosures import in_disclosures
 from clawctl.extensions.secrets.encoded import encoded, is_login
-from clawctl.extensions.secrets.formats import keys, marked_keys, of_providers
+from clawctl.extensions.secrets.formats import keys, of_providers
 from clawctl.extensions.secrets.hashes import hashed_passwords
 from clawctl.extensions.secrets.headers import tokens
 from clawctl.extensions.secrets.key_values import in_key_values
-from clawctl.extensions.secrets.labelled import in_bytes, in_chains, in_constructors, in_inserts, in_labelled
+from clawctl.extensions.secrets.labelled import in_bytes, in_chains, in_codes, in_constructors, in_inserts, in_labelled
 from clawctl.extensions.secrets.links import in_links
-from clawctl.extensions.secrets.lists import in_codes, in_lists
-from clawctl.extensions.secrets.logins import in_logins, in_typed_fields
 from clawctl.extensions.secrets.names import is_secret_under
 from clawctl.extensions.secrets.people import cards, emails, passes_luhn, phones
 from clawctl.extensions.secrets.personal_items import in_cookies, in_personal_items, is_cookie
 from clawctl.extensions.secrets.private_keys import private_keys
-from clawctl.extensions.secrets.prose import in_commented, in_dumps, in_prose
+from clawctl.extensions.secrets.prose import in_dumps, in_prose
 from clawctl.extensions.secrets.recovery import in_network_keys, in_recovery_codes
-from clawctl.extensions.secrets.terminal import at_prompts, in_outputs
+from clawctl.extensions.secrets.terminal import in_outputs
 from clawctl.extensions.secrets.text import KINDS, Find, Kind, Span, Text, make_text, to_value_end
 from clawctl.extensions.secrets.values import entropy
 from clawctl.extensions.secrets.wallets import in_wallets
@@ -53,7 +50,6 @@ class Rule:
 RULES = (
     Rule("a private key", "private_key", private_keys),
     Rule("a key with a known format", "api_key", keys),
-    Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", to_value_end(tokens)),
     Rule("an address that is a secret itself", "token", to_value_end(in_links)),
     Rule("a value beside a name like password or key", "password", to_value_end(in_key_values), by="name"),
@@ -65,22 +61,15 @@ RULES = (
     Rule("a line of a password file", "password", to_value_end(in_lines)),
     Rule("the words or private key of a wallet", "password", to_value_end(in_wallets)),
     Rule("a PIN, code or login in a sentence", "password", to_value_end(in_labelled), by="words"),
-    Rule("a one-time code in a sentence", "password", to_value_end(in_codes), by="words"),
+    Rule("a one-time code in a sentence", "password", in_codes, by="words"),
     Rule("a code of digits that a word names", "password", in_digit_codes, by="words"),
-    Rule("a login in a note", "password", to_value_end(in_logins), by="words"),
-    Rule("a password that a script types", "password", to_value_end(in_typed_fields)),
     Rule("a password told in a sentence", "password", to_value_end(in_disclosures), by="words"),
     Rule("a password-shaped word in prose", "password", in_prose, by="words"),
     Rule("a key as a machine prints it", "password", to_value_end(in_dumps), by="words"),
-    Rule("an argument that its comment calls secret", "password", to_value_end(in_commented), by="words"),
     Rule("a secret of a thing that somebody owns", "password", to_value_end(in_personal_items), by="words"),
     Rule("a session in a cookie", "token", to_value_end(in_cookies)),
-    Rule("a column of secrets", "password", to_value_end(in_columns), by="words"),
-    Rule("a list of backup codes", "password", in_backup_codes, by="words"),
-    Rule("a list of secrets below their heading", "password", to_value_end(in_lists), by="words"),
     Rule("the key that a client is made with", "password", to_value_end(in_constructors)),
     Rule("a secret that a command printed", "password", to_value_end(in_outputs), by="words"),
-    Rule("a password typed at a prompt", "password", at_prompts, by="words"),
     Rule("the key of a network", "password", in_network_keys, by="words"),
     Rule("recovery codes", "password", in_recovery_codes, by="words"),
     Rule("a secret in joined literals", "password", to_value_end(in_chains)),

@@ -300,6 +300,19 @@ def in_bytes(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span(), "password")
 
 
+_CODES = Anchors(" is your ")
+_CODE_BEFORE = re.compile(r"(?<![\w.,:/-])(?:[A-Z]{1,2}-)?(?P<value>\d{3,4}[ -]\d{3,4}|\d{4,8})[\"'>)*]{0,2}$")
+_CODE_NAMED = re.compile(r" is your (?:[\w'-]{1,20} ){0,4}(?:code|otp|pin|password|passcode)\b", re.IGNORECASE)
+
+
+def in_codes(piece: Text) -> Iterator[Span]:
+    """Find codes as a service sends them: `482913 is your verification code`."""
+    for at in () if _CODES.absent(piece) else _CODES.positions(piece):
+        start = max(0, at - 24)
+        if _CODE_NAMED.match(piece.text, at) and (match := _CODE_BEFORE.search(piece.text[start:at])):
+            yield Span(start + match.start("value"), start + match.end("value"), "password")
+
+
 _INSERTS = Anchors("insert into ")
 _INSERT = re.compile(
     r"(?i)insert[ ]into[ ][^\s(]{1,80}\s{0,4}\((?P<columns>[^()]{1,400})\)\s{0,4}values\s{0,4}(?P<rows>(?:\((?:[^()'\"]|'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"){1,600}\)\s{0,4},?\s{0,4}){1,8})"

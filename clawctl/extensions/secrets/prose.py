@@ -241,23 +241,3 @@ def _may_be(value: str, text: str, at: int) -> bool:
     if value.isdigit() and len(value) == 4 and re.fullmatch("(?:19|20)\\d\\d", value):
         return False
     return len(set(value)) > 2 and not is_stand_in(value)
-
-
-_QUOTED = re.compile(r"""(?P<q>["'])(?P<value>[^"'\s]{8,80})(?P=q)""")
-_COMMENT = re.compile(r"(?:\s//|\s#|\s--|/\*)[^\"'\n]{0,40}$")
-_SAID_SECRET = Anchors("secret", "geheim", "do not commit", "don't commit", "not for git")
-
-
-def in_commented(piece: Text) -> Iterator[Span]:
-    """Find arguments that a comment calls secret: `new Client("a8Fk…", "7hG3…")  // id, secret`."""
-    text = piece.text
-    for at in () if _SAID_SECRET.absent(piece) else _SAID_SECRET.positions(piece):
-        line = max(text.rfind("\n", max(0, at - 200), at) + 1, at - 200)
-        if comment := _COMMENT.search(text, max(line, at - 44), at):
-            for match in _QUOTED.finditer(text, line, comment.start()):
-                if (
-                    likeness(match["value"]) >= PLAIN
-                    and not _WORD_AND_NUMBER.fullmatch(match["value"])
-                    and not is_stand_in(match["value"], quoted=True)
-                ):
-                    yield Span(*match.span("value"), "password")

@@ -12,7 +12,6 @@ from clawctl.extensions.secrets.values import (
     is_strong_key,
     is_strong_password,
     is_stronger_password,
-    reads_as_prose,
 )
 
 # Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
@@ -79,24 +78,6 @@ def _is_printed(value: str) -> bool:
 
 def _names_secret(prompt: re.Match[str] | None) -> bool:
     return prompt is not None and any(kind_of_name(name) in ("password", "key") for name in _ASKED.findall(prompt["asked"]))
-
-
-_PROMPTS = Anchors("passphrase", "password", "passwort", "passcode")
-_PROMPT = re.compile(
-    r"(?i)pass(?:phrase|word|wort|code)(?P<of>[ ](?:for|of|to|für)[ ][^\n]{1,100}?)?[ ]?:[ ]{1,3}(?P<value>[^\s\"'`]{6,128})[ \t]*(?=\r?\n|$)"
-)
-_ENTER = re.compile(r"(?i)(?:enter|type|repeat|confirm|verify|retype|new|current|old)[ ](?:[\w.'-]{1,20}[ ]){0,3}$")
-
-
-def at_prompts(piece: Text) -> Iterator[Span]:
-    """Find what was typed at a prompt, up to the end of the line: `Enter passphrase for key '…': four-words-with-hyphens`."""
-    text = piece.text
-    for at in _PROMPTS.positions(piece):
-        match = _PROMPT.match(text, at)
-        if match is None or not (match["of"] or _ENTER.search(text, max(0, at - 64), at)):
-            continue
-        if is_passphrase(match["value"]) or (is_stronger_password(match["value"]) and not reads_as_prose(match["value"])):
-            yield Span(*match.span("value"), "password")
 
 
 _ROW_OF = re.compile(r"[^\n]{0,300}")

@@ -35,9 +35,7 @@ PLACEHOLDERS = frozenset(
 
 # Prefixes of ids that look like keys, and prefixes of keys.
 IDS = frozenset(_LISTS["ids"].split())
-KEY_PARTS = frozenset(
-    ["ak", "api", "apikey", "auth", "key", "keys", "lic", "license", "pat", "sdk", "sec", "secret", "sk", "tok", "token"]
-)
+KEY_PARTS = frozenset(_LISTS["key parts"].split())
 
 # Key issuers, as they appear in variable names; from the public rule sets.
 PROVIDERS = frozenset(_LISTS["providers"].split())

@@ -90,21 +90,18 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (FOUR, "kód od vrat je {}"), (FOUR, "portkoden är {}"), (FOUR, "PIN-koden til kortet er {}"), (FOUR, "koden til døren er {}"), (FOUR, "kortin tunnusluku {}"), (FOUR, "το PIN της κάρτας είναι {}"), (FOUR, "הקוד לדלת הוא {}"),
     (FOUR, "a kapukód {}"), (FOUR, "codul de la interfon este {}"), (SIX, "mã PIN thẻ ngân hàng: {}"), (FOUR, "kode pintu {}"), (FOUR, "รหัสประตู {}"), (native("٠"), "رمز الخزنة {}"), (native("०"), "मेरा एटीएम पिन {} है"), (native("۰"), "رمز کارت من {}"),
     # behind it, below it, in a form
-    (SIX, "{} is your Airbnb verification code"), (FOUR, "Use {} as the gate code"), (FOUR, "Die persönliche Geheimzahl (PIN) lautet\n\n        {}\n\nBitte vernichten"), (FOUR, "| Lock | Code |\n|---|---|\n| Shed | {} |\n"),
     (FOUR, '{"intent":"disarm","slots":{"pin":"{}"}}'), (FOUR, "alarm_control_panel:\n  - platform: manual\n    code: {}\n"), (FOUR, "Hola: te paso las claves. Portal: {}. Cualquier cosa me llamas."), (digits(3), "die Prüfnummer auf der Rückseite der Karte ist {}"),
     # spoken
     (spoken("en"), "the pin for the new debit card is {} and don't tell Kevin"), (spoken("de"), "der Türcode ist {} und dann die Raute"), (spoken("fr"), "pour désactiver l'alarme tu tapes {} et tu attends"), (spoken("es"), "mi pin es {}"),
     (spoken("pt"), "a senha do alarme é {}, desliga antes"), (spoken("it"), "l'allarme si stacca con {} e poi cancelletto"), (spoken("nl"), "mijn pincode is {}"), (spoken("pl"), "kod do bramy to {}"), (spoken("tr"), "kasanın kodu {}"),
     (spoken("ru"), "код от подъезда {}"), (spoken("uk"), "код від хвіртки {}"), (spoken("ar"), "رمز الباب {}"), (spoken("hi"), "दरवाज़े का कोड {} है"), (spoken("sv"), "portkoden är {}"),
     # logins and disclosed passwords
-    (chosen, "zaloguj się na allegro (t.nowak@poczta.example / {}) i sprawdź"), (chosen, "- Netflix : aurelie@free.example / {}\n"), (chosen, "my FSA ID is jwhitlock03 / {}"), (chosen, "- Spotify: dj_marco / {}"), (chosen, "iCloud (bob@mail.example, {})"),
     (chosen, "New one is {} (capital letter at the front)"), (chosen, "كلمة سر الواي فاي في البيت هي {}"),
     (lambda draw: draw.choice(["Lampewiese", "Sonnenhut", "Kirschbaum"]), "das Telefon-Kennwort bei der Telekom ist {}."), (lambda draw: draw.choice(["Матрёшкино", "Ромашка"]), "кодовое слово «{}»."),
     (lambda draw: draw.choice(["Pemberton", "Oberhuber"]), "mother's maiden name: {}"), (chosen, "await page.getByLabel('Password').fill('{}');"), (chosen, 'driver.find_element(By.ID, "password").send_keys("{}")'),
     # things
     (disk, "BitLocker recovery key:\n      {}\n"), (fours, "gmail app password for the scanner: {} (enter w/o spaces)"), (serial, "Steam key: {}"), (lambda draw: "k8w" + draw.choice(string.digits), "https://pan.example/s/1x 提取码: {}"),
     (session, "https://calendar.google.com/calendar/ical/a%40b.example/private-{}/basic.ics"), (chosen, "    Key Content            : {}\n"), (chosen, "uci set wireless.default_radio0.key='{}'"), (lambda draw: session(draw)[:16], "local_key: {}"),
-    (session, '[{"name": "sessionid", "value": "{}", "domain": ".x.example"}]'), (session, "headers:{cookie:'guest_id=v1; ct0={}'}"), (seed, "name,url,username,totp\nX,https://x.example,bob,{}\n"),
     (lambda draw: f"{digits(4)(draw)} {digits(4)(draw)}", "SAVE YOUR BACKUP CODES\n\n1. {}     2. 8747 5069\n3. 6077 7583     4. 2704 1637\n"),
 ]  # fmt: skip
 

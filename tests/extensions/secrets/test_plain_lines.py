@@ -108,8 +108,6 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (numbers, "Use {} to verify your account."), (numbers, "il mio pin è {}"), (chosen, "das neue Passwort lautet ab heute {}"),
     (key, 'let client = Client::new("{}");'), (chosen, "SET PASSWORD FOR 'bob'@'%' = '{}';"),
     # lists below a heading
-    (chosen, "kind: Secret\nstringData:\n  url: http://h\n  connection: {}\n"), (chosen, "chpasswd:\n  list: |\n    root:a\n    ubuntu:{}\n"),
-    (chosen, "sudo chpasswd <<EOF\nann:{}\nEOF\n"),
     # devices and tools
     (key, "enable secret {}"), (key, "pre-shared-key address 192.0.2.3 key {}"), (phrase, "JWT_SECRET={}"),
     (lambda draw: drawn(draw, 40) + "/a/" + drawn(draw, 40) + "Q1+==", "az storage blob list --account-name acc --account-key {}"),
@@ -118,7 +116,6 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (lambda draw: "snyk_uat." + drawn(draw, 8, "0123456789abcdef") + "." + drawn(draw, 60), "{}"),
     (lambda draw: "wandb_v1_" + drawn(draw, 70), "{}"), (lambda draw: "A" * 22 + drawn(draw, 80), "{} is the bearer of twitter"),
     (chosen, 'store.load(stream, "{}".toCharArray());'), (key, "routing_key: {}"), (key, "CI_DEPLOY_PAT={}"), (chosen, "<AdminPassword>\n  <Value>{}</Value>\n</AdminPassword>"),
-    (chosen, "sqlite> select name, password from users;\nann|{}"), (chosen, "[smtp.example.net]:587 robot@example.net:{}"), (chosen, "neo-shell -u neo4j -p {} status"),
     (key, "$ cloudctl config get auth.token\n{}"), (words_of_wallet, "Ledger backup, keep it safe:\n{}"), (words_of_wallet, 'Wallet.from("{}")'), (words_of_wallet, "my wallet, do not lose: {}"),
     (chosen, '"type": "random_password", "attributes": {"result": "{}"}'),
     (lambda draw: " ".join(draw.sample(WORDS, 4)), 'the passphrase "{}" opens it'), (lambda draw: drawn(draw, 6, "123456789"), "gebruik {} om in te loggen"),

@@ -126,9 +126,10 @@ def test_a_turn_with_placeholders_in_its_prompt_is_scored_again_and_the_largest_
 ) -> None:
     turn = sampler.turn("t", tokens=3)
     hidden = replace(turn, redacted_by="a key, in the conversation", logprobs=[value - 0.25 for value in turn.logprobs or ()])
-    publish_shard(run, "a", [(hidden, 1.0, None), (sampler.turn("u", tokens=3), -1.0, None)])
+    publish_turns(run, sampler, 2, "a")
+    publish_shard(run, "b", [(hidden, 1.0, None), (sampler.turn("u", tokens=3), -1.0, None)])
     run_training(run, make_recipe(model_path), Ranks(0, 1, torch.device("cpu")), threading.Event(), once=True)
     (row,) = map(orjson.loads, (run.train / "steps.jsonl").read_bytes().splitlines())
-    assert (row["turns"], row["rescored"]) == (2, 1)
+    assert (row["turns"], row["rescored"]) == (4, 1)
     assert row["rescored_max"] == pytest.approx(0.25, abs=1e-3)
     assert row["ratio_quantiles"] == pytest.approx([1.0] * 7, abs=1e-3)

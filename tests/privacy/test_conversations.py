@@ -57,7 +57,11 @@ def test_an_ordinary_answer_stays(question: str, answer: str) -> None:
 
 
 def test_a_secret_beside_an_image_is_found() -> None:
-    content = [{"type": "text", "text": "my PIN is"}, {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "4829"}]
+    content = [
+        {"type": "text", "text": "my PIN is"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "text", "text": "4829"},
+    ]
     (clean,) = Redactor(ALWAYS).messages([{"role": "user", "content": content}])
     assert clean["content"][2]["text"] == "[redacted:password]"
 

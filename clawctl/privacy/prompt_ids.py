@@ -26,7 +26,7 @@ _LAST_WORD, _ENDS_WORD = re.compile(r"\S*\Z"), "<[| \t\n\r"
 PLACEHOLDER = re.compile(r"\[redacted:\w+\]")
 
 
-class Tokens(Protocol):
+class TokenReader(Protocol):
     """A tokenizer, for reading only."""
 
     def __call__(self, ids: list[int]) -> str:

@@ -37,7 +37,7 @@ from clawctl.run.rows import Exchange, Message, Turn
 NAMED = "a value beside a name like password or key"  # the rule for values in JSON
 REPEATED = "a secret of an earlier message"
 REDACTED = "redacted"  # the reason why such a turn is not trained
-Decode = Callable[[list[int]], str]  # from token ids to their text; with a method `placeholder`: `prompt_ids.Tokens`
+Decode = Callable[[list[int]], str]  # from token ids to their text; with a method `placeholder`: `prompt_ids.TokenReader`
 Row = TypeVar("Row", Exchange, Turn)
 _CACHE_SIZE = 1 << 12  # messages of one key; an agent sends its whole history again with each turn
 _LONGEST_CACHED = 8 << 10  # bytes of JSON; for clean values only the digest is remembered

@@ -1,7 +1,7 @@
 """Measures training and serving on one CUDA card, for a card that is at hand for minutes only.
 
 Cases run in order of worth, each in a process of its own with its own time limit. Rows are written as they come. The same command
-again continues: a finished case in FILE is skipped. A case that fails leaves a row with the error, and its log beside FILE.
+again continues: a finished case in FILE is skipped. A case that fails leaves a row with the error. Its log is beside FILE.
 Weights are random at the sizes of real models, because speed and memory do not depend on them. They are made on the card.
 
     scripts/bench gpu --minutes 10 --json gpu.json              all cases
@@ -187,7 +187,7 @@ def run_cases(cases: list[Case], results: Results, folder: Path, deadline: float
         coming = Child(cases[index + 1], folder, tiny, environment) if index + 1 < len(cases) else None
         state = child.wait(min(case.seconds, deadline - time.monotonic()))
         results.end(case.name, state, time.monotonic() - began)
-        if results.file is not None and state != "done":
+        if results.file is not None:
             results.file.with_name(f"{results.file.stem}-{case.name}.log").write_bytes(child.log.read_bytes())
 
 

@@ -51,7 +51,7 @@ class Shape:
 LORA: dict[str, Any] = {"lora": {"rank": 16}}
 CHECKPOINTED = {"gradient_checkpointing": True}
 MEMORY = (Shape("0.6b", 8192, {}), Shape("4b", 8192, LORA), Shape("4b", 16384, LORA | CHECKPOINTED))
-SPEED = (Shape("4b", 8192, LORA), Shape("4b", 16384, LORA | CHECKPOINTED))
+SPEED = (Shape("4b", 16384, LORA | CHECKPOINTED), Shape("4b", 8192, LORA))
 FULL = Shape("4b", 8192, CHECKPOINTED | {"optimizer_offload": True, "shard": "full"})
 
 
@@ -176,10 +176,10 @@ def reported(bench: Bench, name: str) -> Iterator[None]:
 
 
 def train(bench: Bench) -> None:
-    """Tokens per second and MFU of steps of one full trie."""
+    """Tokens per second and MFU of steps of one full trie. The log has the kernels of a step, the longest first."""
     for shape in SPEED:
         with reported(bench, shape.name):
-            measure_speed(bench, shape)
+            measure_speed(bench, shape, kernels=bench.cuda)
         free(bench.device)
 
 
@@ -191,13 +191,13 @@ def full(bench: Bench) -> None:
         measure_speed(bench, Shape(FULL.size, FULL.tokens, CHECKPOINTED))
 
 
-def measure_speed(bench: Bench, shape: Shape) -> None:
+def measure_speed(bench: Bench, shape: Shape, kernels: bool = False) -> None:
     tokens = bench.tokens(shape.tokens)
     training = open_training(bench, bench.model(shape.size), 2 * tokens, shape.settings)
     samples = samples_of(training, session_of(tokens, SPOKEN))
     useful = useful_flops(training, samples)
     rows, seconds = [], []
-    for step in range(1, 3 if bench.tiny else 5):
+    for step in range(1, 3 if bench.tiny else 4):
         began = time.perf_counter()
         result = train_step(training, Batch(step, samples))
         settle(bench.device)
@@ -218,6 +218,11 @@ def measure_speed(bench: Bench, shape: Shape) -> None:
     bench.add(f"{shape.name} bounded_turns", last["bounded_turns"], "turns whose gradient is computed twice")
     bench.add(f"{shape.name} tree_saving", last["tree_saving"], "×")
     bench.add(f"{shape.name} peak_memory", last["peak_memory_bytes"] / GIB, "GiB")
+    if kernels:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            train_step(training, Batch(9, samples))
+            settle(bench.device)
+        print(profile.key_averages().table(sort_by="cuda_time_total", row_limit=30, max_name_column_width=90), flush=True)
 
 
 # ---- out of memory ---------------------------------------------------------------------------------------------------------

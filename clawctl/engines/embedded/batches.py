@@ -23,7 +23,8 @@ from clawctl.engines.embedded.llama import Llama, attention
 from clawctl.engines.embedded.steering import Steering
 
 _log = logging.getLogger("clawctl.serve")
-_SMALLEST, _BLOCK, _ROWS = 128, 4096, 16  # tokens per row, tokens per block, rows per block
+_SMALLEST = 128  # tokens per row
+_BLOCK, _GPU_BLOCK = (4096, 16), (8192, 64)  # tokens and rows per block; a GPU starts fewer and larger operations
 _MAX_RUNNING = 256  # requests per engine step
 _CHUNK = 256  # tokens of prompts in a step that other requests wait for
 _LOOK_S, _STOP_S = 0.1, 30.0
@@ -267,7 +268,8 @@ class Batches:
         """Move a request whose prompt is computed, or that has filled its row, next to others of its length."""
         block, capacity = request.block, self._capacity(min(len(request.ids) + 1, request.limit))
         assert block is not None
-        rows = max(1, min(_ROWS, _BLOCK // capacity))
+        block_tokens, block_rows = _BLOCK if self._model.device.type == "cpu" else _GPU_BLOCK
+        rows = max(1, min(block_rows, block_tokens // capacity))
         if capacity == block.capacity and rows == block.rows:
             return
         while not self._cache.take(capacity - block.capacity):
@@ -368,7 +370,9 @@ def _decode_part(model: Llama, block: _Block, start: int) -> _Part:
     mask = None
     if int(positions_B.min()) + 1 < longest:
         hidden_BK = torch.arange(longest) > positions_B.unsqueeze(1)
-        mask_BK = torch.zeros(hidden_BK.shape, dtype=model.computed).masked_fill_(hidden_BK, float("-inf")).to(model.device)
+        # Rows of a multiple of 8 numbers: kernels of GPUs copy others into such rows, in each layer.
+        wide_BK = torch.zeros(len(positions_B), -(-longest // 8) * 8, dtype=model.computed, device=model.device)
+        mask_BK = wide_BK[:, :longest].masked_fill_(hidden_BK.to(model.device), float("-inf"))
         mask = mask_BK[:, None, None].expand(-1, -1, model.heads // model.groups, -1)
     written = torch.stack([torch.arange(len(positions_B)), positions_B]).to(model.device)
     return _Part(block, start, start + len(positions_B), longest, mask, (written[0], written[1]))

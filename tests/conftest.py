@@ -75,9 +75,9 @@ def reader(vision_path: Path) -> Any:
     """Its `ImageReader`."""
     from clawctl.vision.reader import image_reader
 
-    found = image_reader(str(vision_path))
-    assert found is not None
-    return found
+    reader = image_reader(str(vision_path))
+    assert reader is not None
+    return reader
 
 
 @pytest.fixture(scope="session")

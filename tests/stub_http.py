@@ -14,11 +14,11 @@ class StubHandler(BaseHTTPRequestHandler):
         return orjson.loads(self.rfile.read(int(self.headers["content-length"])))
 
     def answer(self, body: bytes | dict[str, Any], status: int = 200) -> None:
-        told = body if isinstance(body, bytes) else orjson.dumps(body)
+        data = body if isinstance(body, bytes) else orjson.dumps(body)
         self.send_response(status)
-        self.send_header("content-length", str(len(told)))
+        self.send_header("content-length", str(len(data)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(data)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Quiet."""

@@ -19,13 +19,13 @@ STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
 
 def imports_of(file: Path) -> set[str]:
     """Parts of clawctl that `file` imports: {"run_dir", "judge", …}."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(file.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] if node.module != "clawctl" else [f"clawctl.{alias.name}" for alias in node.names]
-        found |= {name.split(".")[1] for name in names if name.startswith("clawctl.")}
-    return found
+        modules |= {name.split(".")[1] for name in names if name.startswith("clawctl.")}
+    return modules
 
 
 def test_no_stage_imports_another() -> None:
@@ -122,10 +122,10 @@ def test_each_room_keeps_to_its_budget_and_the_house_to_its_walls() -> None:
 def test_an_extension_imports_seams_and_itself_alone() -> None:
     wrong = []
     for folder in (ROOT / "extensions").iterdir():
-        own = f"extensions.{folder.name}"
+        package = f"extensions.{folder.name}"
         for file in folder.rglob("*.py"):
             for name in modules_imported_by(file):
-                allowed = name == "trainers" or f"{name}.".startswith(tuple(f"{seam}." for seam in (*SEAMS, own)))
+                allowed = name == "trainers" or f"{name}.".startswith(tuple(f"{seam}." for seam in (*SEAMS, package)))
                 wrong += [] if allowed else [f"{file.relative_to(ROOT)} imports {name}"]
     assert sorted(wrong) == []
 
@@ -188,8 +188,8 @@ def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
 
 def test_only_the_disk_renames_links_and_flushes_files() -> None:
     wrong = [
-        f"{place} calls os.{node.attr}"
-        for place, node in nodes_above_the_disk(ast.Attribute)
+        f"{path} calls os.{node.attr}"
+        for path, node in nodes_above_the_disk(ast.Attribute)
         if node.attr in MAKES_FILES_LAST and isinstance(node.value, ast.Name) and node.value.id == "os"
     ]
     assert wrong == []
@@ -205,32 +205,32 @@ REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and f
 def test_a_stage_removes_a_published_file_through_the_storage_alone() -> None:
     """In a bucket it would come back: `clawctl.run.directory.remove` removes it for every host."""
     files = {
-        place.rpartition(":")[0]
-        for place, node in nodes_above_the_disk(ast.Attribute)
-        if node.attr in ("unlink", "rmtree") and not place.startswith(("environments/", "extensions/worlds/"))
+        path.rpartition(":")[0]
+        for path, node in nodes_above_the_disk(ast.Attribute)
+        if node.attr in ("unlink", "rmtree") and not path.startswith(("environments/", "extensions/worlds/"))
     }
     assert files == REMOVES_WHAT_IS_NOT_SHARED
 
 
 def test_only_the_disk_opens_a_file_of_a_run_to_write_or_append() -> None:
     wrong = []
-    for place, node in nodes_above_the_disk(ast.Call):
+    for path, node in nodes_above_the_disk(ast.Call):
         called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
         modes = [word.value for word in (*node.args, *(word.value for word in node.keywords)) if isinstance(word, ast.Constant)]
         if called == "open" and any(isinstance(mode, str) and re.fullmatch("[rbt]*[wax+][bt+]*", mode) for mode in modes):
-            wrong.append(f"{place} opens a file to write")
+            wrong.append(f"{path} opens a file to write")
     assert wrong == []
 
 
 def test_no_path_of_a_run_is_made_by_joining_outside_the_disk() -> None:
     wrong = []
-    for place, node in nodes_above_the_disk(ast.BinOp):
+    for path, node in nodes_above_the_disk(ast.BinOp):
         left = node.left
         if isinstance(node.op, ast.Div) and isinstance(left, ast.Attribute) and left.attr in FOLDERS_OF_A_RUN:
             owner = left.value
             name = owner.id if isinstance(owner, ast.Name) else getattr(owner, "attr", "")
             if name.lstrip("_") == "run":
-                wrong.append(f"{place} joins {name}.{left.attr}")
+                wrong.append(f"{path} joins {name}.{left.attr}")
     assert wrong == []
 
 

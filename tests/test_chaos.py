@@ -57,15 +57,15 @@ def test_the_audit_reports_turns_without_a_shard_and_duplicate_turns(outcome: Ou
     lost, doubled = set(read_turn_ids(gone)), set(read_turn_ids(double))
     gone.unlink()
     shutil.copy(double, double.with_name("99999999999999999999-ffffff.parquet"))
-    found = audited(outcome, copy)
-    assert set(found.lost) == lost
-    assert set(found.doubled) == doubled
+    counts = audited(outcome, copy)
+    assert set(counts.lost) == lost
+    assert set(counts.doubled) == doubled
 
 
 def test_the_audit_finds_an_answer_that_the_client_did_not_receive(outcome: Outcome, copy: RunDir) -> None:
     first, *others = outcome.answered
-    found = audit(copy, [replace(first, text=first.text + "!"), *others], [], [])
-    assert found.altered == [first.turn_id]
+    counts = audit(copy, [replace(first, text=first.text + "!"), *others], [], [])
+    assert counts.altered == [first.turn_id]
     unheard = audit(copy, [replace(first, turn_id="0" * 24), *others], [Rated("0" * 24, 1.0)], [])
     assert unheard.lost == ["0" * 24]
     assert unheard.lost_ratings == ["0" * 24]
@@ -82,9 +82,9 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     del row["crc32"]  # as if it were written by hand
     policy.write_bytes(orjson.dumps({**row, "version": beyond}))
     shutil.copy(copy.train / "turns" / "1.parquet", copy.train / "turns" / f"{beyond}.parquet")
-    found = audited(outcome, copy)
-    assert set(found.trained_twice) == {turn_id for turn_ids in first["turns"].values() for turn_id in turn_ids}
-    assert len(found.inconsistent_steps) == 2  # no row in steps.jsonl; and the parent is another
+    counts = audited(outcome, copy)
+    assert set(counts.trained_twice) == {turn_id for turn_ids in first["turns"].values() for turn_id in turn_ids}
+    assert len(counts.inconsistent_steps) == 2  # no row in steps.jsonl; and the parent is another
 
 
 def test_a_concurrent_reader_notices_half_a_file(copy: RunDir) -> None:

@@ -22,8 +22,8 @@ STEPS = 2
 def talk(run: RunDir, *options: str) -> dict[str, object]:
     command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(run.root), "--people", "8", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
-    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    report: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return report
 
 
 def inspect(run: RunDir, what: str) -> object:
@@ -55,8 +55,8 @@ def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_
 def stitched(run: RunDir) -> bool:
     """Some trainable turn of a client that sends no session header follows another turn."""
     exchanges = captured(run)
-    found = [turn for turn in turns_of(run) if exchanges[turn.turn_id]["hints"].get("session_id") is None]
-    return any(turn.trainable and turn.parent_turn_id for turn in found)
+    turns = [turn for turn in turns_of(run) if exchanges[turn.turn_id]["hints"].get("session_id") is None]
+    return any(turn.trainable and turn.parent_turn_id for turn in turns)
 
 
 def check_rows(run: RunDir) -> None:

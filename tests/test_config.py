@@ -62,13 +62,13 @@ def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget()
 
 def test_every_key_has_a_description() -> None:
     def undocumented(section: type, prefix: str = "") -> list[str]:
-        found = []
+        results = []
         for name, field in section.model_fields.items():  # type: ignore[attr-defined]
             if not field.description:
-                found.append(prefix + name)
+                results.append(prefix + name)
             if hasattr(field.annotation, "model_fields"):
-                found += undocumented(field.annotation, f"{prefix}{name}.")
-        return found
+                results += undocumented(field.annotation, f"{prefix}{name}.")
+        return results
 
     assert undocumented(Recipe) == []
 

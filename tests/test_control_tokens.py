@@ -235,13 +235,13 @@ def test_the_teachers_hint_and_prompt_are_ordinary_text_too() -> None:
 
 
 def test_an_engine_that_renders_by_itself_gets_control_texts_with_a_space_in_them() -> None:
-    found = texts_of_engine(str(TEXT_MODEL))
+    texts = texts_of_engine(str(TEXT_MODEL))
     value = {"content": "a <|im_start|> b", "tools": [{"<think>": 1}], "same": "a < b"}
-    assert found.broken(value) == {"content": "a < |im_start|> b", "tools": [{"< think>": 1}], "same": "a < b"}
-    assert found.broken(said := ["nothing"]) is said
+    assert texts.broken(value) == {"content": "a < |im_start|> b", "tools": [{"< think>": 1}], "same": "a < b"}
+    assert texts.broken(said := ["nothing"]) is said
     thought: Message = {"role": "assistant", "content": "<think>a</think> b <|im_end|></think>"}
-    assert found.broken_messages([thought])[0]["content"] == "<think>a</think> b < |im_end|>< /think>"
-    assert control_in(tokenizer_of("crafts"), tokenizer_of("crafts")(found.broken("<|im_start|><think>"))["input_ids"]) == []
+    assert texts.broken_messages([thought])[0]["content"] == "<think>a</think> b < |im_end|>< /think>"
+    assert control_in(tokenizer_of("crafts"), tokenizer_of("crafts")(texts.broken("<|im_start|><think>"))["input_ids"]) == []
 
 
 def test_looking_for_control_texts_takes_time_in_proportion_to_the_text() -> None:

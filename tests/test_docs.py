@@ -35,20 +35,20 @@ def test_the_page_of_benchmarks_is_fresh() -> None:
 
 
 def test_every_command_in_the_documents_parses() -> None:
-    found = {(page.name, command) for page in PROSE for command in commands_in(page)}
-    assert any(page == "README.md" for page, _ in found)
+    commands = {(page.name, command) for page in PROSE for command in commands_in(page)}
+    assert any(page == "README.md" for page, _ in commands)
     options: dict[str, str] = {}
-    for page, command in sorted(found):
-        words = shlex.split(command)
-        path = [word for word in words[:2] if re.fullmatch(r"[a-z-]+", word)]
-        stage = " ".join(path if words[0] in ("inspect", "policies", "keys") else path[:1])
+    for page, command in sorted(commands):
+        parts = shlex.split(command)
+        path = [word for word in parts[:2] if re.fullmatch(r"[a-z-]+", word)]
+        stage = " ".join(path if parts[0] in ("inspect", "policies", "keys") else path[:1])
         if stage not in options:
             done = subprocess.run(
                 [sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False
             )
             assert done.returncode == 0, f"{page}: clawctl {command}"
             options[stage] = done.stdout
-        for word in words:
+        for word in parts:
             if word.startswith("--") and word != "--help":
                 assert word.split("=")[0] in options[stage], f"{page}: clawctl {command}: unknown {word}"
 
@@ -80,7 +80,7 @@ def test_recipe_keys_named_in_the_documents_exist() -> None:
 
 def test_defaults_in_the_readme_and_the_help_equal_those_of_the_code() -> None:
     recipe = Recipe()
-    told = clawctl_help("serve") + clawctl_help("judge") + clawctl_help("train") + (ROOT / "README.md").read_text()
+    texts = clawctl_help("serve") + clawctl_help("judge") + clawctl_help("train") + (ROOT / "README.md").read_text()
     for claim in (
         f"default {recipe.serve.host}",
         f"default {recipe.serve.port}",
@@ -88,7 +88,7 @@ def test_defaults_in_the_readme_and_the_help_equal_those_of_the_code() -> None:
         f"default {recipe.train.method}",
         f"http://{recipe.serve.host}:{recipe.serve.port}/v1",
     ):
-        assert claim in " ".join(told.split()), claim
+        assert claim in " ".join(texts.split()), claim
 
 
 def clawctl_help(stage: str) -> str:

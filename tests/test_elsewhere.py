@@ -61,12 +61,12 @@ def test_the_page_describes_each_variable_as_the_code_uses_it() -> None:
 
 
 def test_an_unknown_variable_with_clawctls_prefix_is_reported_once_with_a_suggestion() -> None:
-    told = check_variables("serve", {"OPENCLAW_HOTS": "x", "CLAWCTL_XYZZY": "1", "OPENCLAW_GATEWAY_TOKEN": "t", "HOME": "/"})
-    assert told is not None
-    assert "OPENCLAW_HOTS (did you mean OPENCLAW_HOST?)" in told
-    assert "CLAWCTL_XYZZY" in told
-    assert "GATEWAY" not in told
-    assert "\n" not in told
+    warnings = check_variables("serve", {"OPENCLAW_HOTS": "x", "CLAWCTL_XYZZY": "1", "OPENCLAW_GATEWAY_TOKEN": "t", "HOME": "/"})
+    assert warnings is not None
+    assert "OPENCLAW_HOTS (did you mean OPENCLAW_HOST?)" in warnings
+    assert "CLAWCTL_XYZZY" in warnings
+    assert "GATEWAY" not in warnings
+    assert "\n" not in warnings
 
 
 @pytest.mark.parametrize("name", SAME)

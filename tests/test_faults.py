@@ -27,9 +27,9 @@ from tests.collect.made_exchanges import answer, append, asked, user
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[RunDir]:
     """A run on a tmpfs of two megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
     try:
         mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
     except FileNotFoundError:
@@ -37,9 +37,9 @@ def small_disk(tmp_path: Path) -> Iterator[RunDir]:
     if not mounted:
         pytest.skip("no tmpfs may be mounted here, so no disk can be filled")
     try:
-        yield open_run(place)
+        yield open_run(disk)
     finally:
-        subprocess.run(["umount", "--lazy", str(place)], check=True)
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 @contextmanager
@@ -104,8 +104,8 @@ def test_collect_waits_for_room_and_then_publishes_each_turn_once(small_disk: Ru
         assert sum("cannot write trajectories" in record.getMessage() for record in caplog.records) == 1
     collector.poll()
     collector.close()
-    found = [turn_id for shard in published(run.trajectories, ".parquet") for turn_id in read_turn_ids(shard)]
-    assert sorted(found) == sorted(exchange.exchange_id for exchange in exchanges)
+    turn_ids = [turn_id for shard in published(run.trajectories, ".parquet") for turn_id in read_turn_ids(shard)]
+    assert sorted(turn_ids) == sorted(exchange.exchange_id for exchange in exchanges)
     (aside,) = run.quarantine.glob("*.jsonl")
     assert "not JSON" in aside.with_name(aside.name + ".reason.txt").read_text()
 
@@ -119,9 +119,9 @@ def test_a_journal_on_a_full_disk_tears_no_verdict_that_comes_after(small_disk: 
         journal.add(verdicts[1])  # what fits of it
         journal.add(verdicts[2])
     journal.add(verdicts[3])
-    found = Journal(run, "a", ["t0", "t1", "t2", "t3"]).verdicts
-    assert {"t0", "t3"} <= found.keys()
-    assert all(found[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in found)
+    journalled = Journal(run, "a", ["t0", "t1", "t2", "t3"]).verdicts
+    assert {"t0", "t3"} <= journalled.keys()
+    assert all(journalled[verdict.turn_id] == verdict for verdict in verdicts if verdict.turn_id in journalled)
 
 
 def test_a_file_quarantined_twice_is_kept_twice_without_extra_space(small_disk: RunDir) -> None:
@@ -136,9 +136,9 @@ def test_a_file_quarantined_twice_is_kept_twice_without_extra_space(small_disk: 
 def test_no_damage_to_any_kind_of_file_is_read_as_something_else(tmp_path: Path) -> None:
     from scripts.benchmarks.chaos_damage import rows
 
-    found = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, rounds=2, seed=7), tmp_path)}
-    assert [found[metric] for metric in ("lost_turns", "trained_twice", "half_files_read", "tracebacks")] == [0, 0, 0, 0]
-    assert found["kinds_of_file"] == 26
+    measured = {row.metric: row.value for row in rows(argparse.Namespace(quick=True, rounds=2, seed=7), tmp_path)}
+    assert [measured[metric] for metric in ("lost_turns", "trained_twice", "half_files_read", "tracebacks")] == [0, 0, 0, 0]
+    assert measured["kinds_of_file"] == 26
 
 
 def test_of_two_ratings_by_one_writer_the_later_counts_whatever_its_clock_did(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_a_group_of_settings_is_the_same_as_its_keys() -> None:
     assert grouped == judge(prm="m", prm_threshold=0.3, prm_range=[0, 1], prm_batch=4)
     assert judge(by={"kind": "custom_rm", "path": "a.py:rm", "range": [0, 1]}) == judge(custom_rm="a.py:rm", custom_rm_range=[0, 1])
     assert judge(by={"kind": "endpoint", "url": "http://a/v1", "votes": 5}) == judge(endpoint="http://a/v1", votes=5)
-    assert [judge(**each).kind for each in ({}, {"prm": "m"}, {"custom_rm": "a.py:rm"})] == ["endpoint", "prm", "custom_rm"]
+    assert [judge(**settings).kind for settings in ({}, {"prm": "m"}, {"custom_rm": "a.py:rm"})] == ["endpoint", "prm", "custom_rm"]
 
 
 CHOSEN: dict[str, dict[str, Any]] = {"endpoint": {}, "prm": {"prm": "m"}, "custom_rm": {"custom_rm": "a.py:rm"}}

@@ -24,7 +24,7 @@ def test_a_message_has_no_control_character_and_forges_no_line() -> None:
     assert "\x1b" not in text
     assert "\x9b" not in text
     assert r"\x1b[2Jb" in text
-    assert not any(each.startswith("12:00:00 I clawctl: all") for each in text.splitlines())
+    assert not any(line.startswith("12:00:00 I clawctl: all") for line in text.splitlines())
 
 
 def test_a_message_has_no_secret_and_an_end() -> None:

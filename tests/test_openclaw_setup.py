@@ -122,7 +122,7 @@ def test_a_configuration_that_openclaw_refuses_is_taken_back(run: RunDir, tmp_pa
     with pytest.raises(ClawError, match="OpenClaw refuses the new configuration, so the old one stays: validate: unknown key x"):
         setup(run, openclaw(tmp_path, valid=1, said="unknown key x"))
     assert path.read_text() == '{"a": 1}'
-    assert [each.name for each in path.parent.iterdir()] == ["openclaw.json"]
+    assert [file.name for file in path.parent.iterdir()] == ["openclaw.json"]
     assert list_keys(run) == []
     setup(run, openclaw(tmp_path, "2026.6.9", valid=1, said="unknown command"))  # an OpenClaw that cannot check
 
@@ -145,8 +145,8 @@ def test_an_overlay_keeps_keys_that_it_does_not_name() -> None:
 def test_the_command_reports_its_changes_as_json(run: RunDir, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clawctl", "openclaw-setup", "--run", str(run.root), "--openclaw", openclaw(tmp_path)]
     done = subprocess.run([*command, "--json", "--dry-run"], capture_output=True, text=True, timeout=120, check=True)
-    told = json.loads(done.stdout)
-    assert (told["way"], told["dry_run"], told["backup"]) == ("plugin", True, None)
+    printed = json.loads(done.stdout)
+    assert (printed["way"], printed["dry_run"], printed["backup"]) == ("plugin", True, None)
     wrong = subprocess.run([*command, "--way", "magic"], capture_output=True, text=True, timeout=120, check=False)
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "choose plugin, responses or plain" in wrong.stderr

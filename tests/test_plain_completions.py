@@ -56,7 +56,7 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     assert reasons[2] in ("redacted", CUT_CALL)  # the model rarely begins a tool call, and its 24 tokens then end within it
     assert SECRET.split()[-1] not in repr(rows)
     assert all(row.next_state and "<|" not in repr(row.next_state) for row in first)
-    verdicts = {each.turn_id: each for path in published(run.verdicts, ".parquet") for each in read_verdicts(path)}
+    verdicts = {verdict.turn_id: verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)}
     assert verdicts.keys() == {row.turn_id for row in rows}
     assert any(verdicts[row.turn_id].reward for row in first), verdicts
     train(run, recipe, once=True)
@@ -64,9 +64,9 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     trained = read_policy(run, 1).turns
     assert trained
     assert set(trained) <= {row.turn_id for row in first}
-    told = inspect(run.root, "why", trained[0])
-    assert told["turn"]["trained_in_step"] == 1
-    assert told["numbers"]["completion_tokens"] == len(by_id(rows)[trained[0]].completion_ids or [])
+    explanation = inspect(run.root, "why", trained[0])
+    assert explanation["turn"]["trained_in_step"] == 1
+    assert explanation["numbers"]["completion_tokens"] == len(by_id(rows)[trained[0]].completion_ids or [])
     exported_and_imported(run.root, tmp_path)
     done = forget(run, parse_selection(by_id(rows)[trained[0]].session_id, None, None, False), dry_run=False, retrain=False)
     left = [row.turn_id for path in published(run.trajectories, ".parquet") for row in read_turns(path)]
@@ -83,8 +83,8 @@ def talk(server: Server, question: str, reply: str) -> None:
 
 
 def complete(server: Server, prompt: str) -> str:
-    asked = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "logit_bias": None}
-    answer = httpx.post(f"{server.url}/completions", json=asked, headers={"x-api-key": "key"}, timeout=60)
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "logit_bias": None}
+    answer = httpx.post(f"{server.url}/completions", json=body, headers={"x-api-key": "key"}, timeout=60)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 

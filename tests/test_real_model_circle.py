@@ -65,8 +65,8 @@ def inspect(run: RunDir, *what: str) -> Any:
 @pytest.mark.timeout(600)  # about two minutes beside the other half of the tests
 def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
     with circle(tmp_path, write_recipe(tmp_path)) as (run, _):
-        asked = [ask(run, text) for text in REQUESTS]
-        post(run, "feedback", {"completion_id": asked[0], "rating": -1, "comment": NOTE})
+        answers = [ask(run, text) for text in REQUESTS]
+        post(run, "feedback", {"completion_id": answers[0], "rating": -1, "comment": NOTE})
         wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
         practice = [*CLAWCTL, "play", "practice", "--run", str(run.root), "--tasks", str(STEPS * TURNS), "--option", f"note={NOTE}"]
         subprocess.run([*practice, "--option", "max_tokens=24"], check=True, capture_output=True, timeout=300)

@@ -66,6 +66,6 @@ def test_a_package_that_calls_itself_clawctl_replaces_no_extension(tmp_path: Pat
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: clawctl\nVersion: 99.0\n")
     (info / "entry_points.txt").write_text("[clawctl.trainers]\ntinker = os.path:join\ngone = clawctl.extensions.gone:X\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = points("clawctl.trainers")
-    assert found["tinker"].module == "clawctl.extensions.tinker.backend"
-    assert "gone" not in found  # its folder is not there
+    by_name = points("clawctl.trainers")
+    assert by_name["tinker"].module == "clawctl.extensions.tinker.backend"
+    assert "gone" not in by_name  # its folder is not there

@@ -27,10 +27,10 @@ class Group(TyperGroup):
         return [*super().list_commands(ctx), *(name for name in added if "." not in name and name not in self.commands)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        own = super().get_command(ctx, cmd_name)
-        if own is None and (name := _prefix(ctx) + cmd_name) in COMMANDS.names():
+        command = super().get_command(ctx, cmd_name)
+        if command is None and (name := _prefix(ctx) + cmd_name) in COMMANDS.names():
             return _made(cmd_name, COMMANDS.load(name, "clawctl"))
-        return own
+        return command
 
 
 def _prefix(ctx: Any) -> str:
@@ -55,10 +55,10 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         command = _called(ctx)
-        own = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
-        own |= set(self.get_help_option_names(ctx))
+        ours = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        ours |= set(self.get_help_option_names(ctx))
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
-        left = super().parse_args(ctx, understand(command, args, own, takes_value, _homes(ctx)))
+        left = super().parse_args(ctx, understand(command, args, ours, takes_value, _homes(ctx)))
         if warning := warning_of_variables(command):
             Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(warning)}")
         return left
@@ -89,16 +89,16 @@ def understand(
 
     Raises ClawError (exit code 2) for a refused or unknown option.
     """
-    known, rest, foreign = list[str](), list(words), None
+    translated, rest, foreign = list[str](), list(words), None
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if word == "--":
-            return [*known, word, *rest]
+            return [*translated, word, *rest]
         if name in own or not name.startswith("--"):
-            known.append(word)
+            translated.append(word)
             if name in takes_value and not equals and rest:
-                known.append(rest.pop(0))
+                translated.append(rest.pop(0))
             continue
         foreign = options_elsewhere(command) if foreign is None else foreign
         option = foreign.get(name.replace("_", "-"))
@@ -109,8 +109,8 @@ def understand(
         now = option.is_now(value)
         if now is None:
             raise ClawError(f"clawctl {command} has no option {name}", option.instead, 2)
-        known += () if any(given.partition("=")[0] in option.unless for given in words) else now
-    return known
+        translated += () if any(given.partition("=")[0] in option.unless for given in words) else now
+    return translated
 
 
 def _unknown(
@@ -127,8 +127,8 @@ def _unknown(
         return ClawError(problem, here.dropped.replace("`", ""), 2)
     if here is not None and here.key is not None:
         return ClawError(problem, f"set {here.key} in the recipe: docs/reference/recipes.md", 2)
-    if keys := [one for one in known_keys(Recipe) if one.rpartition(".")[2] == key]:
-        of_command = [one for one in keys if one.startswith(f"{command}.")]
+    if keys := [candidate for candidate in known_keys(Recipe) if candidate.rpartition(".")[2] == key]:
+        of_command = [candidate for candidate in keys if candidate.startswith(f"{command}.")]
         return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/reference/recipes.md", 2)
     if home is not None:
         return ClawError(problem, f"clawctl {home} has it: clawctl {home} --help", 2)

@@ -76,10 +76,10 @@ def _is_rollout(name: str) -> bool:
 def _options(given: list[str] | None) -> dict[str, Any] | None:
     """Parse `["max_turns=30"]` into `{"max_turns": 30}`. Raises ClawError (exit code 2)."""
     options = {}
-    for each in given or ():
-        name, equals, value = each.partition("=")
+    for option in given or ():
+        name, equals, value = option.partition("=")
         if not equals or not name:
-            raise ClawError(f"--option {each} has no value", "write --option NAME=VALUE", 2)
+            raise ClawError(f"--option {option} has no value", "write --option NAME=VALUE", 2)
         options[name.replace("-", "_")] = _value(value)
     return options or None
 

@@ -65,11 +65,11 @@ def train(
         show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
         return
     opened, resolved = open_stage("train", run, recipe, settings, log_level)
-    words = sys.argv[1:]
+    arguments = sys.argv[1:]
     if from_version is not None and place_among_ranks()[0] == 0:
         from clawctl.train.by_hand import go_back_to, without_from
 
         typer.echo(go_back_to(opened, from_version))
-        words = without_from(words)
-    spread_out(resolved, gpus, processes, words)
+        arguments = without_from(arguments)
+    spread_out(resolved, gpus, processes, arguments)
     work(opened, resolved, once)

@@ -97,7 +97,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         return {"answer": "not known", "live": live, "measured": [], "people": None, "lines": {**lines, "waiting": _waiting(rows)}}
     measured = compare_measurements(run, newest, policies, problems)
     people = _complaints(rates(rows), newest, policies)
-    changes = [one["change"] for one in (*measured, *([people] if people["change"] else []))]
+    changes = [comparison["change"] for comparison in (*measured, *([people] if people["change"] else []))]
     answer = _answer(live, changes)
     return {
         "answer": answer,
@@ -107,7 +107,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         "lines": {
             "better?": f"{answer}: {_because(live, measured, people)}",
             "live": _live_line(newest, policies),
-            "measured": "; ".join(one["words"] for one in measured[:_MAX_SHOWN]) or _unmeasured(newest),
+            "measured": "; ".join(comparison["words"] for comparison in measured[:_MAX_SHOWN]) or _unmeasured(newest),
             "people": people["words"],
             "waiting": _waiting(rows),
         },
@@ -127,7 +127,7 @@ def _answer(live: int | None, changes: list[Change]) -> str:
 def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str, Any]) -> str:
     if live == 0:
         return "the base model is live"
-    evidence = [(one["what"], one["change"]) for one in measured]
+    evidence = [(comparison["what"], comparison["change"]) for comparison in measured]
     if people["change"]:
         evidence.append(("complaints", people["change"]))
     decisive = [f"{what} {change}" for what, change in evidence if change != "no difference"]
@@ -160,20 +160,20 @@ def _paired(row: dict[str, Any]) -> dict[str, Any]:
     wins, ties, losses, against = (row[name] for name in ("wins", "ties", "losses", "against"))
     low, high = wilson(wins / max(wins + losses, 1), wins + losses)
     change: Change = "better" if low > 0.5 else "worse" if high < 0.5 else "no difference"
-    words = f"{row['suite']} {row['metric']}: {wins} won, {losses} lost, {ties} tied against version {against}"
+    text = f"{row['suite']} {row['metric']}: {wins} won, {losses} lost, {ties} tied against version {against}"
     share = {"win_rate": wins / (wins + losses) if wins + losses else None, "ci95": [low, high]}
-    return {"what": f"{row['suite']} {row['metric']}", "change": change, "words": words, **row, **share}
+    return {"what": f"{row['suite']} {row['metric']}", "change": change, "words": text, **row, **share}
 
 
 def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """One metric. It counts as better or worse only if the two 95 % intervals do not overlap, which is a cautious test."""
     (low, high), (low_before, high_before) = now["ci95"], before["ci95"]
     change: Change = "better" if low > high_before else "worse" if high < low_before else "no difference"
-    words = f"{suite} {name} {before['mean']:.2f} → {now['mean']:.2f} since the base"
+    text = f"{suite} {name} {before['mean']:.2f} → {now['mean']:.2f} since the base"
     return {
         "what": f"{suite} {name}",
         "change": change,
-        "words": words,
+        "words": text,
         "suite": suite,
         "metric": name,
         "now": now,
@@ -192,11 +192,11 @@ def _complaints(rates: dict[int, Rate], live: dict[str, Any], policies: list[dic
     earlier = [rates[version] for version in ancestors if version in rates]
     before = Rate(sum(rate.bad for rate in earlier), sum(rate.of for rate in earlier))
     change = lower(now, before) if min(now.of, before.of) >= _FEWEST else None
-    words = f"{_rate(now)} with the live version, {_rate(before)} with earlier ones"
+    text = f"{_rate(now)} with the live version, {_rate(before)} with earlier ones"
     if now.of and change is None:
-        words += f"; too few to compare (at least {_FEWEST} each)"
+        text += f"; too few to compare (at least {_FEWEST} each)"
     numbers = {name: {"bad": rate.bad, "of": rate.of, "per_100": rate.per_100} for name, rate in (("now", now), ("before", before))}
-    return {"change": change, "words": words, **numbers}
+    return {"change": change, "words": text, **numbers}
 
 
 def _rate(rate: Rate) -> str:
@@ -211,8 +211,8 @@ def _live_line(live: dict[str, Any], policies: list[dict[str, Any]]) -> str:
     trained = sum(row["turns"] for row in policies if row["dead"] is None and row["version"] <= live["version"])
     gate = gate_of(live)
     refused = sum(gate_of(row) == "refused" for row in policies)
-    words = [f"version {live['version']}, made {age}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
-    return ", ".join([*words, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
+    parts = [f"version {live['version']}, made {age}", f"{counted(trained, 'turn')} trained", *([gate] if gate else [])]
+    return ", ".join([*parts, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
 
 
 def _unmeasured(live: dict[str, Any]) -> str:
@@ -225,5 +225,5 @@ def _waiting(rows: list[Row]) -> str:
     waiting = Counter(row.why_not for row in rows)
     opinions = signs(row.worth.value for row in rows)
     judge, trainer = waiting["waiting for the judge"], waiting["waiting for the trainer"]
-    known = f"{opinions.good} good, {opinions.neutral} neutral, {opinions.bad} bad turns so far"
-    return f"{counted(judge, 'turn')} for the judge, {trainer} for the trainer; {known}"
+    judged = f"{opinions.good} good, {opinions.neutral} neutral, {opinions.bad} bad turns so far"
+    return f"{counted(judge, 'turn')} for the judge, {trainer} for the trainer; {judged}"

@@ -53,9 +53,9 @@ def show_data(run: RunDir, as_json: bool) -> None:
 def _sent_lines(sent: dict[str, dict[str, int]]) -> list[str]:
     """Lines about the data that left this machine."""
     return [
-        f"sent to {one_line(place, 80)} for training: {amount['tokens']} tokens of conversations "
+        f"sent to {one_line(service, 80)} for training: {amount['tokens']} tokens of conversations "
         f"in {counted(amount['steps'], 'step')}"
-        for place, amount in sent.items()
+        for service, amount in sent.items()
     ]
 
 
@@ -117,9 +117,9 @@ def _store(folder: Path, rows: int | None) -> dict[str, Any]:
 
 def _note(users: dict[str, dict[str, Any]], user: str, moment: float) -> dict[str, Any]:
     fresh = {"user": user, "sessions": 0, "turns": 0, "captured": 0, "first": moment, "last": moment}
-    known = users.setdefault(user, fresh)
-    known["first"], known["last"] = min(known["first"], moment), max(known["last"], moment)
-    return known
+    totals = users.setdefault(user, fresh)
+    totals["first"], totals["last"] = min(totals["first"], moment), max(totals["last"], moment)
+    return totals
 
 
 def _captured(run: RunDir) -> Iterator[tuple[str, str, float]]:

@@ -170,26 +170,26 @@ def show_episodes(run: RunDir, plan: str | None, as_json: bool) -> None:
         _show_plan(chosen, now, as_json, problems)
         return
     if as_json:
-        print_json({"plans": [asdict(each) for each in plans], "problems": problems})
+        print_json({"plans": [asdict(plan) for plan in plans], "problems": problems})
         return
     page, (shown, left_out) = answers(), cut_to(plans)
     if not plans:
         page.print("no episode has been played; `clawctl collect --env NAME` plays them", *problem_lines(problems), sep="\n")
         return
     title = f"{counted(len(plans), 'plan')}, {counted(len(all_episodes), 'episode')}"
-    page.print(fitting(title, _PLANS, [_plan_cells(each) for each in shown], page.width), *left_out, sep="\n")
+    page.print(fitting(title, _PLANS, [_plan_cells(plan) for plan in shown], page.width), *left_out, sep="\n")
     page.print(Text(f"clawctl inspect episodes --plan {shown[-1].plan} lists the episodes of the last one", style="dim"))
     page.print(*problem_lines(problems), sep="\n", end="")
 
 
 def _show_plan(episodes: list[Episode], now: float, as_json: bool, problems: list[str]) -> None:
     if as_json:
-        rows = [{**asdict(each.spec), "ending": each.ending(now), "outcome": _outcome(each)} for each in episodes]
+        rows = [{**asdict(episode.spec), "ending": episode.ending(now), "outcome": _outcome(episode)} for episode in episodes]
         print_json({"episodes": rows, "problems": problems})
         return
     page, (shown, left_out) = answers(), cut_to(episodes)
     title = counted(len(episodes), "episode")
-    page.print(fitting(title, _EPISODES, [_cells(each, now) for each in shown], page.width), *left_out, sep="\n")
+    page.print(fitting(title, _EPISODES, [_cells(episode, now) for episode in shown], page.width), *left_out, sep="\n")
     page.print(*problem_lines(problems), sep="\n", end="")
 
 

@@ -41,7 +41,7 @@ def show_policies(run: RunDir, as_json: bool) -> None:
         print_json({"policies": policies, "moves": read_moves(run), "problems": problems})
         return
     shown, left_out = cut_to(policies)
-    live = next((place for place, row in enumerate(shown) if row["live"]), None)
+    live = next((index for index, row in enumerate(shown) if row["live"]), None)
     page = answers()
     title = counted(len(policies), "policy version")
     metrics = metrics_of(policies)[:_MAX_METRICS]
@@ -97,7 +97,7 @@ def _decisions(rows: Sequence[dict[str, Any]]) -> list[Text]:
 
 def _compared(row: dict[str, Any]) -> str:
     """The anchors that the gate used in addition to the live version."""
-    anchors = [f"{one['what']} (version {one['version']}) {one['metric']} {one['value']:.2f}" for one in row["compared"]]
+    anchors = [f"{other['what']} (version {other['version']}) {other['metric']} {other['value']:.2f}" for other in row["compared"]]
     against = row["decision"].get("against")
     return f" (against the live version {against}{''.join(f', {anchor}' for anchor in anchors)})" if anchors else ""
 
@@ -193,8 +193,8 @@ def values_of(record: dict[str, Any], suite: str, metric: str) -> dict[str, floa
     by_suite = record.get("values")
     of = by_suite.get(suite) if isinstance(by_suite, dict) else None
     by_task = of.get(metric) if isinstance(of, dict) else None
-    found = by_task.items() if isinstance(by_task, dict) else ()
-    return {str(task): float(value) for task, value in found if isinstance(value, int | float)}
+    values = by_task.items() if isinstance(by_task, dict) else ()
+    return {str(task): float(value) for task, value in values if isinstance(value, int | float)}
 
 
 def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -206,13 +206,13 @@ def comparisons(record: dict[str, Any]) -> list[dict[str, Any]]:
     comparisons = []
     for suite, by_reference in by_suite.items() if isinstance(by_suite, dict) else ():
         for against, tasks in by_reference.items() if isinstance(by_reference, dict) else ():
-            usable = [one for one in tasks if isinstance(one, dict) and _is_comparison(one)] if isinstance(tasks, list) else []
-            comparisons += [{**one, "suite": suite, "against": number_of(against)} for one in usable]
+            usable = [row for row in tasks if isinstance(row, dict) and _is_comparison(row)] if isinstance(tasks, list) else []
+            comparisons += [{**comparison, "suite": suite, "against": number_of(against)} for comparison in usable]
     return comparisons
 
 
-def _is_comparison(one: dict[str, Any]) -> bool:
-    return all(isinstance(one.get(side), int | float) for side in ("candidate", "reference"))
+def _is_comparison(entry: dict[str, Any]) -> bool:
+    return all(isinstance(entry.get(side), int | float) for side in ("candidate", "reference"))
 
 
 Compared = dict[tuple[str, str, int | None], list[dict[str, Any]]]
@@ -221,15 +221,15 @@ Compared = dict[tuple[str, str, int | None], list[dict[str, Any]]]
 def by_row(comparisons: Sequence[dict[str, Any]]) -> Compared:
     """The comparisons, grouped by suite, metric and reference version."""
     rows: Compared = {}
-    for one in comparisons:
-        rows.setdefault((one["suite"], str(one.get("metric")), one["against"]), []).append(one)
+    for comparison in comparisons:
+        rows.setdefault((comparison["suite"], str(comparison.get("metric")), comparison["against"]), []).append(comparison)
     return rows
 
 
 def tally(comparisons: Sequence[dict[str, Any]]) -> tuple[int, int, int]:
     """The candidate's wins, ties and losses."""
-    wins = sum(one["candidate"] > one["reference"] for one in comparisons)
-    losses = sum(one["candidate"] < one["reference"] for one in comparisons)
+    wins = sum(comparison["candidate"] > comparison["reference"] for comparison in comparisons)
+    losses = sum(comparison["candidate"] < comparison["reference"] for comparison in comparisons)
     return wins, len(comparisons) - wins - losses, losses
 
 

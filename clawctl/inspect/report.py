@@ -61,8 +61,8 @@ def _page(
     parts = [
         _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
         *(
-            f'<img alt="{_escape(words)}" src="data:image/png;base64,{image}">'
-            for words, image in zip(alternatives, images, strict=False)
+            f'<img alt="{_escape(description)}" src="data:image/png;base64,{image}">'
+            for description, image in zip(alternatives, images, strict=False)
         ),
         _text("h2", "Versions"),
         _versions(policies),
@@ -134,7 +134,7 @@ def _examples(run: RunDir, before: int, after: int, problems: list[str]) -> str:
 
 def examples_of(record: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The examples in an eval record, by task."""
-    return {str(one["task_id"]): one for one in record["examples"] if isinstance(one, dict) and "task_id" in one}
+    return {str(row["task_id"]): row for row in record["examples"] if isinstance(row, dict) and "task_id" in row}
 
 
 def _reply(example: dict[str, Any]) -> str:

@@ -243,10 +243,10 @@ def _why_not(
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"
     if not (hinted or (has_reward and config.uses_rewards)):
-        known = str(verdict["reason"] or "neutral")
+        reason = str(verdict["reason"] or "neutral")
         if not config.uses_rewards:
-            return "no hint" if earned.value else known
-        return "no reward" if verdict["hint"] else known
+            return "no hint" if earned.value else reason
+        return "no reward" if verdict["hint"] else reason
     if turn["trainable"] and staleness > config.max_staleness and not is_by_teacher(turn["episode"]):
         return "stale"
     return "waiting for the trainer"

@@ -43,8 +43,8 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
     texts = _texts(run, record) if tokens and record else None
     if as_json:
-        each = {"tokens": by_token(record, texts)} if record and texts is not None else {}
-        print_json({**explanation, **each, "problems": joined.problems})
+        by_tokens = {"tokens": by_token(record, texts)} if record and texts is not None else {}
+        print_json({**explanation, **by_tokens, "problems": joined.problems})
         return
     parts: list[Any] = [*whole_turn(row)[:-1], *_lines(explanation)]
     page = answers()
@@ -87,12 +87,12 @@ def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
     for other in rows:
         if other.turn["episode"] is not None and (other.turn["user"], other.turn["group_id"]) == (turn["user"], turn["group_id"]):
             group[other.turn["session_id"]] = other.turn["episode"]
-    counted = [float(one["reward"]) for one in group.values() if one["status"] == "done" and one["reward"] is not None]
+    counted = [float(row["reward"]) for row in group.values() if row["status"] == "done" and row["reward"] is not None]
     mean = sum(counted) / len(counted) if counted else None
     std = None if mean is None else (sum((reward - mean) ** 2 for reward in counted) / len(counted)) ** 0.5
     attempts = [
-        {name: one[name] for name in ("attempt", "attempt_try", "ending", "status", "reward")}
-        for one in sorted(group.values(), key=lambda one: (one["attempt"], one["attempt_try"]))
+        {name: attempt[name] for name in ("attempt", "attempt_try", "ending", "status", "reward")}
+        for attempt in sorted(group.values(), key=lambda attempt: (attempt["attempt"], attempt["attempt_try"]))
     ]
     return {**turn["episode"], "step_reward": turn["step_reward"], "group": attempts, "group_mean": mean, "group_std": std}
 
@@ -196,14 +196,14 @@ def by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:
             "ratio": math.exp(now - then),
             "terms": {
                 term["name"]: {
-                    kind: term[stream][place]
+                    kind: term[stream][index]
                     for kind, stream in (("advantage", "advantages"), ("acts", "acting"), ("divergence", "divergences"))
                     if term[stream] is not None
                 }
                 for term in record["terms"]
             },
         }
-        for place, (token, text, then, now, taught) in enumerate(streams)
+        for index, (token, text, then, now, taught) in enumerate(streams)
     ]
 
 
@@ -261,8 +261,8 @@ def _episode_lines(episode: dict[str, Any]) -> list[Text]:
     parts = "".join(f", {name} {_short(value)}" for name, value in episode["parts"].items())
     versions = f"version {episode['first_version']} to {episode['last_version']}"
     ended = f"{episode['ending']}{' (truncated)' if episode['truncated'] else ''}, reward {_short(episode['reward'])}{parts}"
-    others = ", ".join(f"{one['attempt']}: {one['ending']} {_short(one['reward'])}" for one in episode["group"])
-    counted = sum(one["status"] == "done" for one in episode["group"])
+    others = ", ".join(f"{attempt['attempt']}: {attempt['ending']} {_short(attempt['reward'])}" for attempt in episode["group"])
+    counted = sum(attempt["status"] == "done" for attempt in episode["group"])
     lines = [
         _line(
             "episode", f"attempt {episode['attempt']} of {episode['attempts']} at {episode['task_id']} in {episode['environment']}"

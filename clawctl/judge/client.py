@@ -174,30 +174,30 @@ class JudgeClient:
         """The first response that is not a server failure. None after TRIES broken calls."""
         broken, avoided, problem = 0, None, ""
         while broken < TRIES:
-            place = await self._pool.acquire(avoided)
+            server = await self._pool.acquire(avoided)
             try:
-                endpoint = place.locate()
+                endpoint = server.locate()
                 if endpoint is None:
-                    self._skip(place, "no server has registered")
+                    self._skip(server, "no server has registered")
                     continue
                 response = await self._client(endpoint).request("/chat/completions", body, self._recipe.judge.timeout_s)
                 if response.status in _NOT_NOW:
-                    self._skip(place, f"{endpoint.url} answers {response.status}", retry_after_s(response.retry_after))
+                    self._skip(server, f"{endpoint.url} answers {response.status}", retry_after_s(response.retry_after))
                     continue
                 self.spent.calls += 1
                 if response.status < 500:
-                    self._answers(place)
+                    self._answers(server)
                     return response
                 problem = f"it answers {response.status}"
             except Unreachable:
-                self._skip(place, f"{endpoint.url if endpoint else 'the server'} cannot be reached")
+                self._skip(server, f"{endpoint.url if endpoint else 'the server'} cannot be reached")
                 continue
             except RequestFailed as error:
                 problem = str(error)
             finally:
-                place.in_flight -= 1
-            place.broke()
-            broken, avoided = broken + 1, place
+                server.in_flight -= 1
+            server.broke()
+            broken, avoided = broken + 1, server
             if broken < TRIES:
                 await asyncio.sleep(backoff_s(broken, 0.25, LONGEST_WAIT_S, jitter=True))
         self._count_failure(problem)
@@ -259,8 +259,8 @@ class JudgeClient:
             return None
 
     def _given_endpoint(self, url: str) -> Endpoint:
-        own = self._own_endpoint()
-        key = self._recipe.judge.api_key or (own.api_key if own is not None and own.url == url else "")
+        ours = self._own_endpoint()
+        key = self._recipe.judge.api_key or (ours.api_key if ours is not None and ours.url == url else "")
         return Endpoint(url=url, api_key=key, model=self.model)
 
     async def _refusal(self, response: HttpResponse, model: str | None) -> ClawError | CallRefused:
@@ -268,8 +268,8 @@ class JudgeClient:
         problem, failure = f"the judge at {response.url} answers {response.status}", "the judge refused one turn"
         if response.status in _KEY_OR_MODEL or 300 <= response.status < 400:
             name = model or self.model
-            own = self._own_endpoint()
-            if response.status == 401 and own is not None and response.url.startswith(own.url) and not self._recipe.judge.api_key:
+            ours = self._own_endpoint()
+            if response.status == 401 and ours is not None and response.url.startswith(ours.url) and not self._recipe.judge.api_key:
                 cure = "set CLAWCTL_API_KEY for judge to the server's key, or set serve.api_key in the recipe; nothing is lost"
                 return ClawError(f"{problem}: this run's server was started with another key", cure)
             return ClawError(problem, f"check judge.endpoint, judge.api_key and judge.model ({name!r}); nothing is lost")
@@ -360,11 +360,11 @@ class EndpointPool:
         """
         while True:
             now = time.monotonic()
-            awake = [place for place in self.all if place.backs_off_until <= now]
+            awake = [server for server in self.all if server.backs_off_until <= now]
             if awake:
                 break
-            await asyncio.sleep(min(place.backs_off_until for place in self.all) - now)
-        begins = {id(place): max(place.next_slot, now) for place in awake}
+            await asyncio.sleep(min(server.backs_off_until for server in self.all) - now)
+        begins = {id(server): max(server.next_slot, now) for server in awake}
         place = min(awake, key=lambda place: (place is avoid, begins[id(place)], place.in_flight, place.requests))
         place.in_flight += 1
         place.requests += 1

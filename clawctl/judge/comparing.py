@@ -49,10 +49,10 @@ class Comparing:
     async def prefer(self, turn: Turn, first: Message, second: Message) -> Preference:
         if not self._compares:
             scores = [await self.verdict(turn, answer) for answer in (first, second)]
-            known = [score for score in scores if score is not None]
-            if len(known) < 2:
+            valid = [score for score in scores if score is not None]
+            if len(valid) < 2:
                 return Preference(None, tuple(scores))
-            return Preference(0.5 + (known[0] > known[1]) / 2 - (known[0] < known[1]) / 2, tuple(scores))
+            return Preference(0.5 + (valid[0] > valid[1]) / 2 - (valid[0] < valid[1]) / 2, tuple(scores))
         blocks, (one, other) = self._seen(turn, first, second)
         forwards, backwards = await gather_all([self._choice(blocks, one, other), self._choice(blocks, other, one)])
         votes = (

@@ -69,7 +69,7 @@ class Runner:
 
 
 def _runner(name: str, calls: str, codes: set[int], passed: str, failed: str) -> Runner:
-    split = tuple(tuple(each.split()) for each in calls.split(", "))
+    split = tuple(tuple(call.split()) for call in calls.split(", "))
     return Runner(name, split, frozenset(codes), re.compile(passed), re.compile(failed))
 
 
@@ -309,25 +309,25 @@ def plain_run(command: str) -> Runner | None:
     if any(_NOT_PLAIN.search(part) for part in (*before, last)):
         return None
     try:
-        moves, words = [shlex.split(part) for part in before], shlex.split(last)
+        moves, tokens = [shlex.split(part) for part in before], shlex.split(last)
     except ValueError:
         return None
     if any(len(move) != 2 or move[0] != "cd" for move in moves):
         return None
-    while words and re.fullmatch(r"[A-Z_]+=.*", words[0]) and words[0].partition("=")[0] in _HARMLESS:
-        words = words[1:]
-    if len(words) > 2 and words[0] == "timeout" and re.fullmatch(r"\d+[sm]?", words[1]):
-        words = words[2:]
-    if tuple(words[:2]) in _WRAPPERS:
-        words = words[2:]
-    if words:
-        words = [re.sub(r"^(?:\./)?\.?venv/bin/", "", words[0]), *words[1:]]
-        words[0] = re.sub(r"^python3(?:\.\d+)?$", "python", words[0])
+    while tokens and re.fullmatch(r"[A-Z_]+=.*", tokens[0]) and tokens[0].partition("=")[0] in _HARMLESS:
+        tokens = tokens[1:]
+    if len(tokens) > 2 and tokens[0] == "timeout" and re.fullmatch(r"\d+[sm]?", tokens[1]):
+        tokens = tokens[2:]
+    if tuple(tokens[:2]) in _WRAPPERS:
+        tokens = tokens[2:]
+    if tokens:
+        tokens = [re.sub(r"^(?:\./)?\.?venv/bin/", "", tokens[0]), *tokens[1:]]
+        tokens[0] = re.sub(r"^python3(?:\.\d+)?$", "python", tokens[0])
     for runner in RUNNERS:
         for call in runner.calls:
-            if tuple(words[: len(call)]) == call:
+            if tuple(tokens[: len(call)]) == call:
                 name = " ".join(call).removeprefix("npx ").removeprefix("python -m ")
-                return runner if _runs_tests(name, words[len(call) :]) else None
+                return runner if _runs_tests(name, tokens[len(call) :]) else None
     return None
 
 

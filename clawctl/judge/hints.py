@@ -81,16 +81,16 @@ def hint_candidates(votes: Sequence[Vote], reward: float | None, rules: HintRule
         return []
     hints = [" ".join(vote.hint.split()) for vote in votes if vote.hint and vote.score == reward]
     counts: dict[str, int] = {}
-    words: dict[str, str] = {}
+    text_by_hint: dict[str, str] = {}
     for hint in hints:
         reason = why_not(hint, rules)
         if reason is not None:
             log.debug("a hint is dropped: %s", reason)
         else:
             same = _key(hint)
-            words.setdefault(same, hint)
+            text_by_hint.setdefault(same, hint)
             counts[same] = counts.get(same, 0) + 1
-    return [words[same] for same in sorted(counts, key=lambda same: (-counts[same], len(words[same]), same))]
+    return [text_by_hint[same] for same in sorted(counts, key=lambda same: (-counts[same], len(text_by_hint[same]), same))]
 
 
 def why_not(hint: str, rules: HintRules) -> str | None:
@@ -110,12 +110,12 @@ def why_not(hint: str, rules: HintRules) -> str | None:
 
 def _foreign_content(hint: str, rules: HintRules) -> str | None:
     """Why a hint may have a source other than the user or a failed tool, or None."""
-    own = rules.own_words.casefold()
-    if any(link.casefold() not in own and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
+    users_text = rules.own_words.casefold()
+    if any(link.casefold() not in users_text and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
         return "contains a link that the user did not write"
     if neutral(hint, "-") != hint or _CODE.search(hint):
         return "holds code or markup"
-    if any(token.casefold() not in own for token in _SECRET.findall(hint)):
+    if any(token.casefold() not in users_text for token in _SECRET.findall(hint)):
         return "contains what may be a key"
     if rules.returned and _copies(hint, rules):
         return "copies the output of a tool"
@@ -127,13 +127,13 @@ def _copies(hint: str, rules: HintRules) -> bool:
 
     Lines of the result that report a failure are ignored.
     """
-    words = _key(hint).split()
-    rows = [" ".join(words[at : at + _COPIED_WORDS]) for at in range(len(words) - _COPIED_WORDS + 1)]
+    hint_words = _key(hint).split()
+    rows = [" ".join(hint_words[at : at + _COPIED_WORDS]) for at in range(len(hint_words) - _COPIED_WORDS + 1)]
     if not rows:
         return False
-    own = f" {_key(rules.own_words)} "
+    users_text = f" {_key(rules.own_words)} "
     plain = f" {_key(' '.join(line for line in rules.returned.splitlines() if not _FAILURE.search(line)))} "
-    return any(f" {row} " in plain and f" {row} " not in own for row in rows)
+    return any(f" {row} " in plain and f" {row} " not in users_text for row in rows)
 
 
 def _key(text: str) -> str:
@@ -141,6 +141,6 @@ def _key(text: str) -> str:
 
 
 def _echoes_the_prompt(hint: str) -> bool:
-    words = hint.casefold().split()
-    rows = [words[at : at + _ECHO_WORDS] for at in range(max(1, len(words) - _ECHO_WORDS + 1))]
-    return len(words) >= _ECHO_WORDS and any(" ".join(row) in _PROMPT for row in rows)
+    hint_words = hint.casefold().split()
+    rows = [hint_words[at : at + _ECHO_WORDS] for at in range(max(1, len(hint_words) - _ECHO_WORDS + 1))]
+    return len(hint_words) >= _ECHO_WORDS and any(" ".join(row) in _PROMPT for row in rows)

@@ -77,7 +77,7 @@ _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 
 def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
     """The stems with their topics, by their first three letters. Only a complete word matches a stem in _WHOLE."""
     stems_by_prefix: dict[str, list[tuple[str, int]]] = {}
-    for words, topic in (
+    for named_stems, topic in (
         (_JUDGING, _JUDGE),
         (_ORDERS, _ORDER),
         (_SPEAKERS, _SPEAKER),
@@ -85,7 +85,7 @@ def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
         (_ACCEPTANCE, _MOOD),
         (_CODES, _CODED),
     ):
-        for word in words.split():
+        for word in named_stems.split():
             stems_by_prefix.setdefault(word[:3], []).append((word, topic))
     return {first: tuple(stems) for first, stems in stems_by_prefix.items()}
 

@@ -47,13 +47,13 @@ def _ordinary(lines: list[str]) -> list[bool]:
 
 
 def _looks_ordinary(line: str) -> bool:
-    words = _WORD.findall(line)
-    if not words or max(map(len, words)) > _LONGEST or _SHAPED.match(line) or _SETTING.match(line):
+    line_words = _WORD.findall(line)
+    if not line_words or max(map(len, line_words)) > _LONGEST or _SHAPED.match(line) or _SETTING.match(line):
         return False
-    letters = "".join(words)
+    letters = "".join(line_words)
     if len(letters) < _LETTERS * sum(not char.isspace() for char in line):
         return False
-    if len(words) > 4 and sum(len(word) == 1 for word in words) * 2 > len(words) and letters.isascii():
+    if len(line_words) > 4 and sum(len(word) == 1 for word in line_words) * 2 > len(line_words) and letters.isascii():
         return False  # text spelled one letter at a time
     changed = 0 if line.isascii() else sum(unicodedata.normalize("NFKC", char) != char for char in letters)
     return changed * 3 <= len(letters)

@@ -173,7 +173,7 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
 
     Raises ClawError (exit code 2) if the order or range cannot be determined from the model's config.
     """
-    labels = [str(config.id2label[place]) for place in sorted(config.id2label)]
+    labels = [str(config.id2label[index]) for index in sorted(config.id2label)]
     kind = getattr(config, "problem_type", None)
     if kind == "multi_label_classification" and len(labels) > 1:
         raise ClawError(f"{path} returns {len(labels)} independent scores", "use a model with one scale", 2)
@@ -187,22 +187,22 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
             f"judge.prm_range is set, but {path} has {len(labels)} labels", "remove it, because labels are ordered already", 2
         )
     ranks = [_rank(label) for label in labels]
-    known = [rank for rank in ranks if rank is not None]
-    if not known:
+    ranked = [rank for rank in ranks if rank is not None]
+    if not ranked:
         log.warning("assuming that the labels of %s are ordered from worst to best: %s", path, ", ".join(labels))
         return list(range(len(labels))), None
-    if len(set(known)) < len(labels):
+    if len(set(ranked)) < len(labels):
         raise ClawError(f"it is not clear which label of {path} is the best: {', '.join(labels)}", "rename them in id2label", 2)
     return sorted(range(len(labels)), key=lambda place: ranks[place] or 0), None
 
 
 def _rank(label: str) -> int | None:
     """The rank of a label by its name, or None if the name does not define one."""
-    words = re.findall(r"-?\d+|[a-z]+|[+-]", label.lower())
-    numbers = [int(word) for word in words if word.lstrip("-").isdigit()]
+    parts = re.findall(r"-?\d+|[a-z]+|[+-]", label.lower())
+    numbers = [int(word) for word in parts if word.lstrip("-").isdigit()]
     if len(numbers) == 1:
         return numbers[0]
-    ranks = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(words)}
-    if "not" in words or len(ranks) != 1:
+    ranks = {rank for rank, names in ((-1, _WORST), (0, _MIDDLE), (1, _BEST)) if names & set(parts)}
+    if "not" in parts or len(ranks) != 1:
         return None
     return ranks.pop()

@@ -65,9 +65,9 @@ def view_turn(turn: Evidence, history_chars: int, chars: int = VIEW_CHARS, plain
     request, answer, reply = (list(map(_words, messages)) for messages in blocks[1:])
     history = _recent(blocks[0], min(history_chars, chars // 4))
     texts = [history, request, answer, reply]
-    lengths = [sum(map(len, words)) for words in texts]
+    lengths = [sum(map(len, block)) for block in texts]
     limits = shares(lengths, chars, (1, 1, 1, 2))  # the next state is the evidence
-    shown = [_fitted(messages, words, limit, plain) for messages, words, limit in zip(blocks, texts, limits, strict=True)]
+    shown = [_fitted(messages, block, limit, plain) for messages, block, limit in zip(blocks, texts, limits, strict=True)]
     earlier = _end(_with_names(blocks[0][len(blocks[0]) - len(history) :], shown[0]), history_chars)
     return TurnView(
         request=_shown(blocks[1], shown[1]),

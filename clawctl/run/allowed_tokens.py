@@ -39,7 +39,7 @@ class Allowed:
 
     def __post_init__(self) -> None:
         size = 4 * ((self.vocabulary + 31) // 32)
-        if any(len(each) != size for each in self.sets):
+        if any(len(ids) != size for ids in self.sets):
             raise ValueError(f"a set of {self.vocabulary} tokens takes {size} bytes")
         if any(not -1 <= index < len(self.sets) for index in self.which):
             raise ValueError("a token names a set that is not there")
@@ -83,8 +83,8 @@ def unpack(text: str) -> Allowed:
 def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
     """Yield each set XORed with the set before it, or undo that."""
     previous: Bits | None = None
-    for each in sets:
-        bits = np.frombuffer(each, np.uint8)
+    for ids in sets:
+        bits = np.frombuffer(ids, np.uint8)
         output = bits if previous is None else bits ^ previous
         previous = output if undo else bits
         yield output.tobytes()

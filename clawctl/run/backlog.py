@@ -79,7 +79,7 @@ class Backlog:
                 self._read_stems.add(path.stem)
                 with suppress(UnreadableShard, FileNotFoundError):
                     sessions = [row["session_id"] for row in read_columns(path, "turns", ("session_id",))]
-                    own = set(sessions) & self._ended.keys()
-                    self._stem_of.update(dict.fromkeys(own, path.stem))
-                    self._turns += sum(session in own for session in sessions)
-                    self._episodes += len(own)
+                    ended = set(sessions) & self._ended.keys()
+                    self._stem_of.update(dict.fromkeys(ended, path.stem))
+                    self._turns += sum(session in ended for session in sessions)
+                    self._episodes += len(ended)

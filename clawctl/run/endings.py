@@ -49,6 +49,6 @@ ENDINGS: Final[dict[str, Ending]] = {
 def ending_of(name: str) -> Ending:
     """Return the ending of this name. Raises ValueError with the known names."""
     if name not in ENDINGS or not ENDINGS[name].is_written:
-        known = ", ".join(each for each, ending in ENDINGS.items() if ending.is_written)
-        raise ValueError(f"{name!r} is not an ending of an episode; the endings are {known}")
+        endings = ", ".join(ending_name for ending_name, ending in ENDINGS.items() if ending.is_written)
+        raise ValueError(f"{name!r} is not an ending of an episode; the endings are {endings}")
     return ENDINGS[name]

@@ -151,8 +151,8 @@ class Ratings:
                     rated.add(turn_id)
                 continue
             turn_key = feedback.key, feedback.turn_id
-            known = self._newest.get(turn_key)
-            if known is None or known[0] == writer or feedback.created_at >= known[1].created_at:
+            newest = self._newest.get(turn_key)
+            if newest is None or newest[0] == writer or feedback.created_at >= newest[1].created_at:
                 self._newest[turn_key] = writer, feedback
                 rated.add(feedback.turn_id)
         return rated

@@ -51,14 +51,14 @@ def without_hint(messages: Sequence[Message], hint: str, place: HintPlace = PUBL
 def read_hint_place(run: RunDir) -> HintPlace | None:
     """The place that was tried and recorded for this run's model; None: not yet. Raises ClawError if the record is damaged."""
     try:
-        place = orjson.loads(run.hint_place.read_bytes())["place"]
+        name = orjson.loads(run.hint_place.read_bytes())["place"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ClawError(f"{run.hint_place} cannot be read: {error}", "delete it; the next practice tries again") from error
-    if place not in PLACES:
-        raise ClawError(f"{run.hint_place} names the place {place!r}", "delete it; the next practice tries again")
-    return cast(HintPlace, place)
+    if name not in PLACES:
+        raise ClawError(f"{run.hint_place} names the place {name!r}", "delete it; the next practice tries again")
+    return cast(HintPlace, name)
 
 
 def used_hint_place(run: RunDir, setting: HintPlace | Literal["auto"]) -> HintPlace:

@@ -62,8 +62,8 @@ def remove_key(run: RunDir, name: str) -> None:
         stored = list_keys(run)
         remaining = [key for key in stored if key.name != name]
         if len(remaining) == len(stored):
-            known = ", ".join(key.name for key in stored) or "none"
-            raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {known}", 2)
+            names = ", ".join(key.name for key in stored) or "none"
+            raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {names}", 2)
         _write(run, remaining)
 
 

@@ -224,8 +224,8 @@ def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
     policy = None if stamp is None else _read_policy(path, stamp)
     if policy is not None:
         return policy
-    known = (read_object(run.ledger_entry(version)) or {}).get("parent")
-    return (known if isinstance(known, int) else version - 1 if version else None), None
+    parent = (read_object(run.ledger_entry(version)) or {}).get("parent")
+    return (parent if isinstance(parent, int) else version - 1 if version else None), None
 
 
 @functools.lru_cache(_LONGEST_CACHE)
@@ -255,8 +255,10 @@ def _noted_refusals(run: RunDir) -> list[tuple[int, float | None]]:
 @functools.lru_cache(64)
 def _read_noted_refusals(path: Path, stamp: tuple[int, int, int]) -> list[tuple[int, float | None]]:
     rows = [row for row in read_lines(path) if isinstance(row.get("refused"), list)]
-    refusals = [one for row in rows for one in row["refused"] if isinstance(one, dict) and isinstance(one.get("version"), int)]
-    return [(one["version"], one.get("made")) for one in refusals]
+    refusals = [
+        entry for row in rows for entry in row["refused"] if isinstance(entry, dict) and isinstance(entry.get("version"), int)
+    ]
+    return [(refusal["version"], refusal.get("made")) for refusal in refusals]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

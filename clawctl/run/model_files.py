@@ -18,8 +18,8 @@ _HEADER = 8  # bytes with the header length of a safetensors file
 def origin_of(name: str, model: str) -> Origin:
     """Identify `model`, which the recipe calls `name`. If the model is not on this machine, its fields are None."""
     folder = _folder(model)
-    known = (_architecture(folder), _weights(folder)) if folder is not None else (None, None)
-    return Origin(name, tokenizer_fingerprint(model), *known)
+    fingerprints = (_architecture(folder), _weights(folder)) if folder is not None else (None, None)
+    return Origin(name, tokenizer_fingerprint(model), *fingerprints)
 
 
 def _folder(model: str) -> Path | None:
@@ -91,8 +91,8 @@ class IdReader:
 
     def __call__(self, ids: list[int]) -> str:
         tokenizer = self._load()
-        known = [] if tokenizer is None else [number for number in ids if 0 <= number < 1 << 32]
-        return str(tokenizer.decode(known, skip_special_tokens=False)) if known else ""
+        usable = [] if tokenizer is None else [number for number in ids if 0 <= number < 1 << 32]
+        return str(tokenizer.decode(usable, skip_special_tokens=False)) if usable else ""
 
     def placeholder(self, length: int) -> list[int] | None:
         """So many ids, which read as " redacted" again and again. None: there is no tokenizer."""

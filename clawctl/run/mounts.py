@@ -63,10 +63,10 @@ def mount(root: Path) -> Storage:
 
 
 def _opener(scheme: str) -> OpenStorage:
-    known = STORAGES.names()
-    if scheme in known:
+    names = STORAGES.names()
+    if scheme in names:
         return STORAGES.load(scheme, "--run")
-    others = f"use {' or '.join(f'{name}://' for name in known)}, or " if known else ""
+    others = f"use {' or '.join(f'{name}://' for name in names)}, or " if names else ""
     fix = f"{others}install a package with the entry point clawctl.storages: {scheme}; clawctl's extension bucket has s3, gs and az"
     raise ClawError(f"--run: no storage for {scheme}:// is installed", fix, 2)
 

@@ -102,9 +102,9 @@ def read_policy(run: RunDir, version: int) -> Policy:
             raise Damaged(f"its policy.json names version {PolicyId(policy.name, policy.version)}")
         return policy
     except (OSError, Damaged, TypeError) as error:
-        known = ", ".join(map(str, list_versions(run))) or "none"
+        versions = ", ".join(map(str, list_versions(run))) or "none"
         problem = f"policy {PolicyId(run.policy, version)} cannot be read: {error}"
-        raise ClawError(problem, f"choose one of the published versions: {known}") from error
+        raise ClawError(problem, f"choose one of the published versions: {versions}") from error
 
 
 def check_policy(run: RunDir, version: int) -> None:
@@ -117,9 +117,9 @@ def check_policy(run: RunDir, version: int) -> None:
             check_folder(folder, read_sealed(ready)["files"])
         check_harmless(folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        known = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
+        versions = ", ".join(str(other) for other in list_versions(run) if other != version) or "none"
         problem = f"policy {PolicyId(run.policy, version)} is damaged: {error}"
-        raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {known}") from error
+        raise ClawError(problem, f"restore {folder} from a copy, or promote another version: {versions}") from error
 
 
 _CODE = (".bin", ".pt", ".pth", ".pkl", ".ckpt", ".py")  # pickles, and files that transformers would import

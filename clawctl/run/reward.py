@@ -104,8 +104,8 @@ class Signs:
 
 def signs(values: Iterable[float | None]) -> Signs:
     """Count the values by sign. None is not counted."""
-    known = [value for value in values if value is not None]
-    return Signs(sum(v > 0 for v in known), sum(v == 0 for v in known), sum(v < 0 for v in known))
+    rewards = [value for value in values if value is not None]
+    return Signs(sum(v > 0 for v in rewards), sum(v == 0 for v in rewards), sum(v < 0 for v in rewards))
 
 
 def signed(value: float) -> str:

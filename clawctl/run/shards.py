@@ -195,8 +195,8 @@ def read_origin(path: Path) -> Origin:
     """Return the origin that the writer of a shard recorded; its fields are None if it recorded none. Raises UnreadableShard."""
     with _reading(path):
         metadata = read_schema(path).metadata or {}
-        known = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
-        return Origin(**{name: value.decode() for name, value in known.items() if value is not None})
+        recorded = {field.name: metadata.get(field.name.encode()) for field in fields(Origin)}
+        return Origin(**{name: value.decode() for name, value in recorded.items() if value is not None})
 
 
 def merged_from(path: Path) -> list[str]:
@@ -233,13 +233,13 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
 
     A column that only a newer clawctl knows is ignored and stays in the file. A column that an older clawctl did not know is None.
     """
-    known = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
-    lacking = dict.fromkeys(set(columns or ()).difference(known))
+    present = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
+    lacking = dict.fromkeys(set(columns or ()).difference(present))
     if not lacking.keys() <= _OPTIONAL_COLUMNS:
         raise LookupError(f"no column {min(lacking.keys() - _OPTIONAL_COLUMNS)}")
-    values = zip(*(table.column(name).to_pylist() for name in known), strict=True)  # twice as fast as `Table.to_pylist`
-    rows: list[dict[str, Any]] = [dict(zip(known, row, strict=True)) for row in values]
-    for name in set(known).intersection(_JSON_FIELDS):
+    values = zip(*(table.column(name).to_pylist() for name in present), strict=True)  # twice as fast as `Table.to_pylist`
+    rows: list[dict[str, Any]] = [dict(zip(present, row, strict=True)) for row in values]
+    for name in set(present).intersection(_JSON_FIELDS):
         for row in rows:
             if row[name] is not None:
                 row[name] = orjson.loads(row[name])

@@ -181,7 +181,7 @@ def fresh(pick: random.Random, count: int) -> Iterator[Attack]:
 def _random_command(pick: random.Random) -> str:
     """Draw a command that is not a plain test run."""
     if pick.random() < 0.4:
-        return pick.choice(CORPUS["around"]).format(pick.choice((*CORPUS["runs"], *CORPUS["others"])))
+        return str(pick.choice(CORPUS["around"])).format(pick.choice((*CORPUS["runs"], *CORPUS["others"])))
     parts = [pick.choice(CORPUS["runs"]), *(pick.choice((*CORPUS["runs"], *CORPUS["others"])) for _ in range(pick.randint(1, 3)))]
     pick.shuffle(parts)
     return "".join(part + pick.choice(CORPUS["joints"]) for part in parts[:-1]) + parts[-1]

@@ -1,4 +1,4 @@
-"""Ten thousand requests that nobody should send: ours must be no 5xx, no traceback may leave, and memory must stay flat.
+"""10,000 malformed requests: clawctl must answer none with a 5xx or a traceback, and its memory must stay flat.
 
 Case `fuzz`. A quarter is made by schemathesis from the published OpenAPI document, fitting and unfitting ones; the rest are raw
 bytes over sockets: broken JSON, UTF-8, headers, chunking, and valid requests that break off. The engine is the embedded one on the

@@ -1,4 +1,4 @@
-"""Settings of vLLM, one after another: does a server start with them, and is what it computes and swaps right?
+"""Settings of vLLM, one after another: whether a server starts with them, and whether its logprobs and swaps are right.
 
 Case `vllm-matrix`. Each setting is a `clawctl serve --engine vllm --engine-args "…"` with the model `crafts`. It answers several
 chats at once, one of them with a long prompt that is sent twice. Then an adapter and all weights are swapped while an answer runs,

@@ -1,4 +1,4 @@
-"""What the proxy itself costs: an upstream that answers at once, through clawctl with capture on, through LiteLLM, and bare.
+"""The cost of the proxy itself: an upstream that answers at once, through clawctl with capture on, through LiteLLM, and bare.
 
 Case `null-upstream`. One process each for the upstream, the proxy and those who ask; the proxies are asked in turn, in rounds, and
 medians are told. Every answer has 200 tokens; streams are compared in tokens, for clawctl puts tokens that come at once into one

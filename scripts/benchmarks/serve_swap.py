@@ -1,4 +1,4 @@
-"""A hundred hot swaps under load, of adapters and of full weights, on both engines: who notices, and are the tags true?
+"""A hundred hot swaps under load, of adapters and of full weights, on both engines: failed requests, gaps, wrong version tags.
 
 Case `swap`. Streams run all the time while `policies/LIVE` moves from version to version. `logprob_mismatch_max` is the largest
 difference between a captured logprob and the one that the trainer's model of the claimed version computes over the same ids, over

@@ -1,4 +1,4 @@
-"""What standing between a client and vLLM costs: through clawctl with capture on, and straight to the same server, in turn.
+"""The cost of clawctl between a client and vLLM: through it with capture on, and directly to the same server, in turns.
 
 Case `vllm-cpu`. `clawctl serve --engine vllm` starts the server; its port and key are read from the process. Four ways ask the same
 vLLM for the same number of tokens, in turn: `straight` asks for what a client asks for; `recorded` goes straight as well, but

@@ -36,7 +36,8 @@ def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, An
 def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The conversations of these turns, newest first, each with its number of matching turns."""
     matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
-    return [{**one, "matches": count} for one in snapshot.sessions if (count := matches.get((one["session"], one["user"])))]
+    counted = ((session, matches.get((session["session"], session["user"]))) for session in snapshot.sessions)
+    return [{**session, "matches": count} for session, count in counted if count]
 
 
 def first_turn(snapshot: RunSnapshot, session: dict[str, Any]) -> str:
@@ -61,7 +62,7 @@ def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str,
     """The turns in reading order. A next state is omitted if the next turn on the page shows it as its request."""
     shown = {row.turn["turn_id"] for row in rows}
     conversation = []
-    for place, row in enumerate(rows):
+    for index, row in enumerate(rows):
         turn_id, text = row.turn["turn_id"], texts.get(row.turn["turn_id"])
         after = [child for child in snapshot.children.get(turn_id, ()) if child in shown]
         before = row.turn["parent_turn_id"]
@@ -76,7 +77,7 @@ def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str,
                 (str(message.get("role")), message_text(message)) for message in (text or {}).get("next_state") or () if not after
             ],
             "came_back": bool((text or {}).get("next_state")),
-            "forks": before is not None and not (place and rows[place - 1].turn["turn_id"] == before),
+            "forks": before is not None and not (index and rows[index - 1].turn["turn_id"] == before),
             "parent": before,
         })  # fmt: skip
     return conversation
@@ -89,7 +90,7 @@ def _is_root(messages: Sequence[Any]) -> bool:
 def _newest(messages: Sequence[Any]) -> str:
     """Everything after the last answer, which is what the turn responds to."""
     valid = [message for message in messages if isinstance(message, dict)]
-    last = max((place for place, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
+    last = max((index for index, message in enumerate(valid) if message.get("role") == "assistant"), default=-1)
     after = valid[last + 1 :] or valid[-1:]
     return "\n\n".join(message_text(message) for message in after)
 
@@ -109,26 +110,26 @@ def pairs_of(new: dict[str, Any], old: dict[str, Any], against: int) -> list[dic
     """Tasks that both versions answered, from the newer version's comparisons and from examples that both records contain."""
     pairs = []
     tasks = set()
-    for one in comparisons(new):
-        if one["against"] != against or one.get("task_id") in tasks:
+    for comparison in comparisons(new):
+        if comparison["against"] != against or comparison.get("task_id") in tasks:
             continue  # a task has one comparison per metric
-        tasks.add(one.get("task_id"))
-        detail = one.get("detail")
+        tasks.add(comparison.get("task_id"))
+        detail = comparison.get("detail")
         if isinstance(detail, dict):
             sides = {side: next((detail[name] for name in names if name in detail), None) for side, names in _ANSWERS.items()}
             if None not in sides.values():
-                asked = next((detail[name] for name in _ASKED if name in detail), one.get("task_id"))
-                score = {"new": [f"{one['candidate']:g}"], "old": [f"{one['reference']:g}"]}
-                words = {side: {"reply": _words(value), "scores": score[side]} for side, value in sides.items()}
-                pairs.append({"task": str(one.get("task_id")), "asked": _words(asked), **words})
+                request = next((detail[name] for name in _ASKED if name in detail), comparison.get("task_id"))
+                score = {"new": [f"{comparison['candidate']:g}"], "old": [f"{comparison['reference']:g}"]}
+                answers = {side: {"reply": _words(value), "scores": score[side]} for side, value in sides.items()}
+                pairs.append({"task": str(comparison.get("task_id")), "asked": _words(request), **answers})
     earlier = examples_of(old)
     for task, example in examples_of(new).items():
         if task in earlier:
-            words = {
+            answers = {
                 side: {"reply": str(of.get("reply", "")), "scores": scores_of(of)}
                 for side, of in (("new", example), ("old", earlier[task]))
             }
-            pairs.append({"task": task, "asked": str(example.get("prompt", task)), **words})
+            pairs.append({"task": task, "asked": str(example.get("prompt", task)), **answers})
     return pairs
 
 
@@ -186,22 +187,23 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
             task["episodes"][turn["session_id"], turn["user"]] = outcome
             task["last"] = max(task["last"], turn["created_at"])
     for task in tasks.values():
-        known = [value for value in task["episodes"].values() if value is not None]
-        task |= {"known": len(known), "mean": sum(known) / len(known) if known else None}
-        task |= {"low": min(known, default=None), "high": max(known, default=None)}
+        outcomes = [value for value in task["episodes"].values() if value is not None]
+        task |= {"known": len(outcomes), "mean": sum(outcomes) / len(outcomes) if outcomes else None}
+        task |= {"low": min(outcomes, default=None), "high": max(outcomes, default=None)}
     ordered = sorted(tasks.values(), key=lambda task: -task["last"])
     return {"tasks": ordered, "sources": sorted(sources.values(), key=lambda source: -source["turns"])}
 
 
 def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
     users: dict[str, dict[str, Any]] = {}
-    for one in snapshot.sessions:
-        fresh = {"user": one["user"], "sessions": 0, "turns": 0, "trained": 0, "first": one["first_seen"], "last": one["last_seen"]}
-        user = users.setdefault(one["user"], fresh)
+    for session in snapshot.sessions:
+        first, last = session["first_seen"], session["last_seen"]
+        fresh = {"user": session["user"], "sessions": 0, "turns": 0, "trained": 0, "first": first, "last": last}
+        user = users.setdefault(session["user"], fresh)
         user["sessions"] += 1
-        user["turns"] += one["turns"]
-        user["trained"] += one["trained"]
-        user["first"], user["last"] = min(user["first"], one["first_seen"]), max(user["last"], one["last_seen"])
+        user["turns"] += session["turns"]
+        user["trained"] += session["trained"]
+        user["first"], user["last"] = min(user["first"], first), max(user["last"], last)
     return sorted(users.values(), key=lambda user: str(user["user"]))
 
 

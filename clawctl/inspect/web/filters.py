@@ -191,17 +191,17 @@ class Bucket:
 
 def complaints(rows: Sequence[Row]) -> list[Bucket]:
     """Complaints over time, in at most _MAX_BUCKETS spans. `rows` must be ordered by time. Empty spans are omitted."""
-    known = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
-    if not known:
+    judged = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
+    if not judged:
         return []
-    span = known[-1][0] - known[0][0]
+    span = judged[-1][0] - judged[0][0]
     width = next((width for width in _WIDTHS if span / width <= _MAX_BUCKETS), _WIDTHS[-1])
     bad, of = Counter[int](), Counter[int]()
-    for at, is_bad in known:
-        place = int(at // width)
-        of[place] += 1
-        bad[place] += is_bad
-    return [Bucket(place * width, (place + 1) * width, Rate(bad[place], of[place])) for place in sorted(of)]
+    for at, is_bad in judged:
+        span_index = int(at // width)
+        of[span_index] += 1
+        bad[span_index] += is_bad
+    return [Bucket(n * width, (n + 1) * width, Rate(bad[n], of[n])) for n in sorted(of)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,7 @@ class Pages:
             )
         page = _page_number(query)
         shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
-        turns: list[str] = [one.turn["turn_id"] if isinstance(one, Row) else first_turn(snapshot, one) for one in shown]
+        turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else first_turn(snapshot, entry) for entry in shown]
         return self._page(
             template,
             "/conversations",
@@ -228,8 +228,8 @@ class Pages:
         )
         if messages is None:
             raise HTTPException(404, "choose part=request, answer or next")
-        words = "\n\n".join(f"[{message.get('role')}]\n{message_text(message)}" for message in messages if message)
-        return PlainTextResponse(marked(words[:_MAX_TEXT]))
+        shown_text = "\n\n".join(f"[{message.get('role')}]\n{message_text(message)}" for message in messages if message)
+        return PlainTextResponse(marked(shown_text[:_MAX_TEXT]))
 
     def versions(self, request: Request) -> Response:
         snapshot = self._following.snapshot
@@ -279,8 +279,8 @@ class Pages:
         record = read_eval(self._run, new["version"], problems)
         against = _number(query.get("against"), (new["decision"] or {}).get("against") or 0)
         pairs = pairs_of(record, read_eval(self._run, against, problems), against)
-        place = min(max(_number(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
-        pair = pairs[place] if pairs else None
+        index = min(max(_number(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
+        pair = pairs[index] if pairs else None
         swapped = pair is not None and bool(hashlib.blake2b(f"{pair['task']} {against}".encode(), key=self._salt).digest()[0] & 1)
         pick, score = query.get("pick"), [_number(part, 0) for part in (query.get("score", "0-0-0").split("-") + ["0"] * 3)[:3]]
         if pick in ("a", "b", "tie") and "counted" not in query:
@@ -291,7 +291,7 @@ class Pages:
             new=new,
             against=against,
             pair=pair,
-            place=place,
+            place=index,
             count=len(pairs),
             swapped=swapped,
             pick=pick,
@@ -374,18 +374,18 @@ class Pages:
         if plan is None:
             raise HTTPException(404, "there is no such plan; its episodes may be forgotten")
         wanted, page = query.get("ending"), _page_number(query)
-        found = [(one, one.ending(now)) for one in snapshot.episodes if one.spec.plan == plan.plan]
-        found = [(one, ending) for one, ending in found if wanted in (None, ending)][::-1]
+        episodes = [(episode, episode.ending(now)) for episode in snapshot.episodes if episode.spec.plan == plan.plan]
+        episodes = [(episode, ending) for episode, ending in episodes if wanted in (None, ending)][::-1]
         return self._page(
             "episodes.html",
             "/environments",
             plan=plan,
             ending=wanted,
-            shown=found[(page - 1) * _PER_PAGE : page * _PER_PAGE],
+            shown=episodes[(page - 1) * _PER_PAGE : page * _PER_PAGE],
             sessions=snapshot.of_session,
-            count=len(found),
+            count=len(episodes),
             page=page,
-            pages=-(-len(found) // _PER_PAGE),
+            pages=-(-len(episodes) // _PER_PAGE),
         )
 
     def data(self, request: Request) -> Response:

@@ -62,9 +62,9 @@ class TextIndex:
 
     def _shard(self, path: Path, stamps: Stamps) -> _Shard | None:
         """The contents of a shard, kept in memory if there is room. None if the shard is removed or damaged."""
-        known = self._shards.get(path)
-        if known is not None:
-            return known
+        kept = self._shards.get(path)
+        if kept is not None:
+            return kept
         try:
             indices, texts, titles = _read(path)
         except UnreadableShard:
@@ -108,15 +108,15 @@ def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
     titles: dict[str, str] = {}
     for piece in read_pieces(path):
         few = piece.rows("turns", ("turn_id", "parent_turn_id", "response", "next_state"))
-        first = [place for place, row in enumerate(few) if row["parent_turn_id"] is None]
+        first = [index for index, row in enumerate(few) if row["parent_turn_id"] is None]
         requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
-            words = [message_text(row["response"]), *(message_text(message) for message in row["next_state"] or ())]
+            parts = [message_text(row["response"]), *(message_text(message) for message in row["next_state"] or ())]
             if row["turn_id"] in requests:
                 titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
-                words.insert(0, requests[row["turn_id"]])
+                parts.insert(0, requests[row["turn_id"]])
             indices[row["turn_id"]] = len(texts)
-            texts.append(_searchable("\n".join(words)))
+            texts.append(_searchable("\n".join(parts)))
     return indices, pa.array(texts, pa.large_string()), titles
 
 

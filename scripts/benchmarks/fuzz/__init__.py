@@ -1,1 +1,1 @@
-"""Requests that nobody should send."""
+"""Malformed requests for the case `fuzz`."""

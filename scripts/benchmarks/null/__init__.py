@@ -1,1 +1,1 @@
-"""The two other processes of the case `null-upstream`: a server that answers at once, and those who ask."""
+"""The other processes of the case `null-upstream`: an upstream that answers at once, a relay, and the load."""

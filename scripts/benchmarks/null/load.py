@@ -1,4 +1,4 @@
-"""Those who ask: so many connections, each asking again as soon as it was answered. Prints one JSON line when the time is up.
+"""The load: connections that each send a request as soon as the last one is answered. Prints a JSON line at the end.
 
 A raw asyncio protocol, so that on a machine where asker and server share the cores little is taken by the asker.
 """

@@ -1,4 +1,4 @@
-"""Hands bytes on between clients and one server, and looks at none of them: what any server that stands in between must cost.
+"""Passes bytes between clients and one server unread: the least that any process in between costs.
 
 python -m scripts.benchmarks.null.relay PORT prints the port that it listens at.
 """

@@ -1,4 +1,4 @@
-"""An upstream that costs nothing: it answers every chat completion at once with the same number of tokens.
+"""An upstream without a model: it answers every chat completion at once with the same number of tokens.
 
 A raw asyncio protocol; whole answers and streams are made before the first request. Token texts vary (a proxy that guards against
 repetition must not trip), ids and logprobs stand where vLLM sends them. It prints its port.

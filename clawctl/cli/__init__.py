@@ -101,7 +101,13 @@ def _run() -> None:
     except ClawError as error:
         Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(error.problem)}\n  {escape(error.fix)}")
         sys.exit(error.exit_code)
-    except OSError as error:
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, NotImplementedError) or error.errno == errno.ENOLCK:  # NotImplementedError: filelock, on ENOSYS
+            if isinstance(error, NotImplementedError) and "flock" not in str(error):
+                raise
+            problem, fix = "a file cannot be locked", "put the run on a filesystem with locks: a local disk or NFSv4"
+            Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {problem}: {escape(str(error))}\n  {escape(fix)}")
+            sys.exit(2)
         if error.errno in _FORBIDDEN:
             problem, fix = "you do not have permission", "run as the owner of the run directory, or choose another --run"
         elif is_full(error):

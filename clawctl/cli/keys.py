@@ -30,9 +30,18 @@ def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     show_keys(open_run(run, create=False), as_json)
 
 
+@app.command(name="rotate")
+def rotate_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
+    """Replace a key and show the new one once. A running server refuses the old one within a second, and ends its requests."""
+    from clawctl.run.keys import rotate_key as work
+
+    typer.echo(work(open_run(run, create=False), name))
+    typer.echo(f"This is the only time the new key of {name} is shown.", err=True)
+
+
 @app.command(name="remove")
 def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Remove a key. A running server refuses it within a second. Running requests still finish."""
+    """Remove a key. A running server refuses it within a second, and ends its requests."""
     from clawctl.run.keys import remove_key as work
 
     work(open_run(run, create=False), name)

@@ -38,6 +38,8 @@ from clawctl.run.holdout import Holdout
 from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
+_REMEMBERED = 1 << 16  # exchanges
+
 
 class Sessions:
     """The live trees of one run.
@@ -59,6 +61,7 @@ class Sessions:
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = ParentIndex()
+        self._added: OrderedDict[str, None] = OrderedDict()  # the newest exchanges
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # by user, then by id(), longest unseen first
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
@@ -80,7 +83,7 @@ class Sessions:
         no known turn therefore joins `waiting`, and so do later requests of its user. With `sure` the caller states that everything
         written earlier was added.
         """
-        if exchange.exchange_id in self._index.by_id:
+        if exchange.exchange_id in self._index.by_id or exchange.exchange_id in self._added:
             return None
         arrived = ArrivedExchange(exchange, writer, clock_offset)
         conversation, hint = read_conversation(exchange.messages), session_hint(exchange)
@@ -90,6 +93,9 @@ class Sessions:
             self.waiting.add(arrived, conversation, lacks_parent)
             return None
         self._end_unseen(exchange.key, arrived.time)
+        self._added[exchange.exchange_id] = None  # a line that stands twice in a capture is one turn, also after its session ended
+        if len(self._added) > _REMEMBERED:
+            self._added.popitem(last=False)
         node = self._add_node(exchange, conversation, hint, match, arrived.time)
         if match is None or match.relation == "diverged":
             self._side_turns.mark_reused(node, exchange.messages)
@@ -127,11 +133,12 @@ class Sessions:
             next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
         same_agent = node.opening in ("", parent.opening)  # a request of the Responses API may omit its instructions
         same_agent = same_agent and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
-        certain = is_named(exchange.hints) or (set(first) == {"t"} and same_agent)
+        named = is_named(exchange.hints) or exchange.hints.get("continues") == parent.turn_id
+        certain = named or (set(first) == {"t"} and same_agent)
         node.brings_results = "t" in first
-        node.adds_user_text = is_named(exchange.hints) or any("t" not in each for each in (first, *others))
+        node.adds_user_text = named or any("t" not in each for each in (first, *others))
         if node.adds_user_text:
-            self._note_user_text(parent, certain=is_named(exchange.hints))
+            self._note_user_text(parent, certain=named)
         if parent.adds_user_text and parent.parent_id in self._index.by_id:
             self._note_user_text(self._index.by_id[parent.parent_id], certain=True)
         if not match.replies or certain:

@@ -107,7 +107,8 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     """Return the mapping in a YAML file. An empty file gives an empty mapping. Raises ClawError (exit code 2)."""
     try:
         written = path.read_bytes()
-        check_yaml(written)
+        if written.strip() or (path.parent / "run.json").exists():  # a run's own recipe is never empty
+            check_yaml(written)
         data = _loaded(written.decode()) or {}
     except Damaged as error:
         cure = "pass the recipe again with --recipe FILE; if you edited it, delete its first and last line"

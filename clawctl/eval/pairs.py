@@ -19,7 +19,7 @@ from clawctl.intervals import proportion
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.run.endpoint import Endpoint, key_for_another_server, own_endpoint
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 
 # Names of abilities that a user can request, and the suites that measure them.
@@ -87,7 +87,7 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
 def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
     if recipe.eval.endpoint is None:
         return own_endpoint(run, recipe, version)
-    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
+    return Endpoint(recipe.eval.endpoint.rstrip("/"), key_for_another_server(run, recipe), f"{recipe.model_name}@{version}")
 
 
 async def _compared(suite: LoadedSuite, endpoints: Sequence[Endpoint]) -> list[Comparison]:

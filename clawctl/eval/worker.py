@@ -41,7 +41,7 @@ from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
 from clawctl.run.disk import retry_while_full
-from clawctl.run.endpoint import Endpoint, own_api_key, own_endpoint
+from clawctl.run.endpoint import Endpoint, key_for_another_server, own_endpoint
 from clawctl.run.lineage import BUILT_ON, BY_EVAL, OVERTAKEN, Lineage, is_undecided, read_lineage, served
 from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_moves, read_policy
 from clawctl.run.sharing import Share, begin_share, end_share, read_share
@@ -580,7 +580,7 @@ def _reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
             return own_endpoint(run, recipe, version)
         except ClawError as error:
             raise CannotMeasure(error.problem, unreachable=True) from error
-    return Endpoint(recipe.eval.endpoint.rstrip("/"), own_api_key(run, recipe)[0], f"{recipe.model_name}@{version}")
+    return Endpoint(recipe.eval.endpoint.rstrip("/"), key_for_another_server(run, recipe), f"{recipe.model_name}@{version}")
 
 
 async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite]) -> dict[str, Measured]:

@@ -16,6 +16,10 @@ from clawctl.privacy.forget import forget as carry_out
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.retention import expire as carry_out_retention
+from clawctl.run.storage import storage_of
+
+NO_TURN = "this run has no matching turn"
+LISTS = "`clawctl inspect sessions` and `clawctl inspect data` list what it has"
 
 
 def forget(
@@ -33,6 +37,8 @@ def forget(
     selection = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
+        if not planned.turns and not planned.policies and not storage_of(run.root).in_bucket:
+            raise ClawError(NO_TURN, LISTS, 2)
         _report(planned, as_json=False)
         _confirm()
     _report(carry_out(run, selection, dry_run, retrain, stop_workers), as_json)
@@ -88,7 +94,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 def _lines(result: Forgotten) -> dict[str, Any]:
     if not result.turns and not result.files and result.rollback_plan is None:
-        return {"nothing": "this run has no matching turn; `clawctl inspect sessions` and `clawctl inspect data` list what it has"}
+        return {"nothing": f"{NO_TURN}; {LISTS}"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
         "policies that learned from them": _versions(result.policies),

@@ -36,22 +36,49 @@ class Endpoint:
     deadline: float | None = None  # unix seconds; for an episode: the server rejects calls after it
 
 
-def own_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
-    """Return the key of this run's server, and whether it was just created (then the caller shows it once)."""
+def own_api_key(run: RunDir, recipe: Recipe) -> str:
+    """Return the key of this run's server, which only serve creates. Raises ClawError if it is not known here."""
     configured = recipe.serve.api_key or from_environment("API_KEY")
     if configured:
-        return configured, False
-    path = run.api_key
-    if path.exists():
-        try:
-            return path.read_text(encoding="ascii").strip(), False
-        except ValueError as error:
-            raise ClawError(
-                f"{path} contains no key: {error}", "restore it, or delete it so that serve creates a new one"
-            ) from error
+        return configured
+    if run.api_key.exists():
+        return _stored_key(run)
+    problem = f"the key of this run's server is not known here: {run.api_key} does not exist"
+    raise ClawError(problem, "set CLAWCTL_API_KEY as for the server, or serve.api_key in the recipe")
+
+
+def key_for_another_server(run: RunDir, recipe: Recipe) -> str:
+    """Return the key for a server that the recipe names; without a key, a text that a server without keys ignores."""
+    try:
+        return own_api_key(run, recipe)
+    except ClawError:
+        return "none"
+
+
+def server_api_key(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
+    """Return the key for the server of this run, and whether it was just created (then the caller shows it once)."""
+    try:
+        return own_api_key(run, recipe), False
+    except ClawError:
+        if run.api_key.exists():
+            raise
     key = f"claw-{secrets.token_urlsafe(24)}"
-    publish_bytes(path, f"{key}\n".encode())
+    publish_bytes(run.api_key, f"{key}\n".encode())
     return key, True
+
+
+def where_the_key_is(run: RunDir, key: str) -> str:
+    """Say where a client finds the key that this server accepts."""
+    in_file = run.api_key.exists() and _stored_key(run) == key
+    return "it is in RUN/api_key" if in_file else "it is the one in the server's CLAWCTL_API_KEY or serve.api_key"
+
+
+def _stored_key(run: RunDir) -> str:
+    path = run.api_key
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except ValueError as error:
+        raise ClawError(f"{path} contains no key: {error}", "restore it, or delete it so that serve creates a new one") from error
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
@@ -79,7 +106,7 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
     except (OSError, LookupError, TypeError, Damaged) as error:
         raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
-    return Endpoint(url=url, api_key=own_api_key(run, recipe)[0], model=name)
+    return Endpoint(url=url, api_key=own_api_key(run, recipe), model=name)
 
 
 def unserved_versions(recipe: Recipe) -> str | None:

@@ -28,7 +28,7 @@ RESERVED = {  # names that are reserved, because turns use them with another mea
     LABEL: "is reserved for labels",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_CHECK_EVERY_S = 1.0  # seconds; added and removed keys take effect within this time, without a restart
+CHECK_EVERY_S = 0.4  # seconds; added and removed keys take effect within this time, without a restart
 _PATIENCE_S = 10.0
 _LONGEST_KEY = 1024  # characters; a longer key is rejected without hashing
 
@@ -56,14 +56,30 @@ def add_key(run: RunDir, name: str) -> str:
     return key
 
 
+def rotate_key(run: RunDir, name: str) -> str:
+    """Give `name` a new key and return it. The old key is refused from then on. Raises ClawError (exit code 2) without that key."""
+    with _writing(run):
+        stored = list_keys(run)
+        if all(key.name != name for key in stored):
+            raise _no_key(name, stored)
+        key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
+        new = StoredKey(name, salt, _digest(salt, key), time.time())
+        _write(run, [new if old.name == name else old for old in stored])
+    return key
+
+
+def _no_key(name: str, stored: list[StoredKey]) -> ClawError:
+    names = ", ".join(key.name for key in stored) or "none"
+    return ClawError(f"there is no key named {name!r}", f"the named keys of this run: {names}", 2)
+
+
 def remove_key(run: RunDir, name: str) -> None:
     """Remove the key of `name`. Raises ClawError (exit code 2) if there is no such key."""
     with _writing(run):
         stored = list_keys(run)
         remaining = [key for key in stored if key.name != name]
         if len(remaining) == len(stored):
-            names = ", ".join(key.name for key in stored) or "none"
-            raise ClawError(f"there is no key named {name!r}", f"the named keys of this run: {names}", 2)
+            raise _no_key(name, stored)
         _write(run, remaining)
 
 
@@ -127,6 +143,7 @@ class KeyRing:
         self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
         self._keys = [self._own, *_accepted(list_keys(run))]
         self._stamp_read, self._checked_at = self._stamp(), time.monotonic()
+        self._revoked: set[str] = set()
 
     def owner(self, given: str) -> str | None:
         """Return the name of the key, or None. Every key is compared, so the time does not depend on which key matches."""
@@ -139,13 +156,21 @@ class KeyRing:
                 owner = key.name
         return owner
 
+    def pop_revoked(self) -> set[str]:
+        """Return the names whose key was removed or replaced since the last call."""
+        self._reload_if_changed()
+        revoked, self._revoked = self._revoked, set()
+        return revoked
+
     def _reload_if_changed(self) -> None:
-        if time.monotonic() - self._checked_at < _CHECK_EVERY_S:
+        if time.monotonic() - self._checked_at < CHECK_EVERY_S:
             return
         self._checked_at = time.monotonic()
         stamp = self._stamp()
         if stamp != self._stamp_read:
-            self._keys, self._stamp_read = [self._own, *self._readable()], stamp
+            before, self._keys, self._stamp_read = self._keys, [self._own, *self._readable()], stamp
+            now = {key.name: key.digest for key in self._keys}
+            self._revoked |= {key.name for key in before if now.get(key.name) != key.digest}
 
     def _readable(self) -> list[StoredKey]:
         try:

@@ -10,6 +10,7 @@ for an answer goes through `_generate`, step by step:
 4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
 """
 
+import asyncio
 import logging
 import re
 import time
@@ -27,8 +28,9 @@ from starlette.types import Receive, Scope, Send
 from clawctl.config import Recipe
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import where_the_key_is
 from clawctl.run.images import has_images
-from clawctl.run.keys import KeyRing
+from clawctl.run.keys import CHECK_EVERY_S, KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.bodies import BodyReader
@@ -92,6 +94,7 @@ class Gateway:
     def __init__(self, run: RunDir, recipe: Recipe, key: str, versions: Versions, capture: Capture) -> None:
         self._recipe, self._versions, self._capture = recipe, versions, capture
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
+        self._key_place = where_the_key_is(run, key)
         self._hosts, self._cors = Hosts(recipe.serve), Cors(recipe.serve.cors_origins)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._queues = WorkQueues()
@@ -177,7 +180,7 @@ class Gateway:
         if http_request.method != route.method and not (route.method == "GET" and http_request.method == "HEAD"):
             raise Refusal(405, f"{http_request.method} is not supported on {path[:200]}", allow=allowed)
         if route.needs_key and not context.key:
-            raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
+            raise Refusal(401, f"the API key is missing or wrong; {self._key_place}", code="invalid_api_key")
         return await route.handle(http_request, context)
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:
@@ -290,6 +293,8 @@ class Gateway:
             request = self._recent.known(context.key, request)
         headers = dict(reversed(http_request.headers.items()))  # the first value of each name; it is looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
+        if request.parent is not None:
+            hints["continues"] = request.parent  # `previous_response_id` decides the parent, whatever the request lacks
         capture_off = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
         for_training = not (capture_off or is_pinned(request))
         if context.episode is not None:
@@ -395,6 +400,15 @@ class Gateway:
     def drain(self) -> None:
         """From now on the server reports that it is not ready, but still answers requests."""
         self._service_info.draining = True
+
+    async def end_revoked(self) -> None:
+        """Cancel the running requests of keys that are removed or replaced. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_EVERY_S)
+            revoked = self._keys.pop_revoked()
+            for answer in self._running if revoked else ():
+                if answer.key in revoked:
+                    answer.cancel()
 
     def cancel_running(self) -> None:
         """Cancel running requests at the end of the shutdown timeout. The sampled tokens are captured as cancelled."""

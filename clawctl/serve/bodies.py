@@ -3,7 +3,7 @@
 import asyncio
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ _PIECE = 1 << 20  # bytes decompressed per step
 _MAX_PARTS = 16  # members of a gzip file
 _LARGE = 1 << 20  # bytes
 _LARGE_PER_KEY = 16  # large requests that are read or answered at the same time
+_DRAIN_S, _DRAIN_BYTES = 3.0, 256 << 20  # how much of a refused body is still read
 _GZIP = 16 + zlib.MAX_WBITS
 
 
@@ -110,6 +111,14 @@ class BodyReader:
         return raw
 
     async def _arrived(self, request: Request, max_bytes: int, max_values: int, large: Callable[[], None]) -> bytes:
+        try:
+            return await self._pieces(request, max_bytes, max_values, large)
+        except Refusal as refusal:
+            if refusal.status == 413:
+                await _drain(request)
+            raise
+
+    async def _pieces(self, request: Request, max_bytes: int, max_values: int, large: Callable[[], None]) -> bytes:
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared[:18]) > max_bytes:
             raise too_large(max_bytes)
@@ -135,3 +144,14 @@ class BodyReader:
         except ClientDisconnect as error:
             raise Refusal(400, "the body ended early") from error
         return b"".join(pieces)
+
+
+async def _drain(request: Request) -> None:
+    """Discard the rest of a refused body for a while. A client that still sends would see a reset connection, not its answer."""
+    size = 0
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_DRAIN_S):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > _DRAIN_BYTES:
+                    return

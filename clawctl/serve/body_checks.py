@@ -1,5 +1,6 @@
 """Measures the size of a request before anything is rendered or kept. Every limit is named in its refusal."""
 
+import codecs
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ CountTokens = Callable[[str], int]
 def parse(raw: bytes) -> dict[str, Any]:
     """A body as an object. Raises Refusal."""
     try:
-        body = orjson.loads(raw)
+        body = orjson.loads(raw.removeprefix(codecs.BOM_UTF8))
         orjson.dumps(body)  # values that cannot be serialised again could be neither captured nor passed on
     except orjson.JSONDecodeError as error:
         raise Refusal(400, f"the body is not JSON: {error}") from error

@@ -8,7 +8,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import cannot_listen, own_api_key, warn_of_unserved_versions
+from clawctl.run.endpoint import cannot_listen, server_api_key, warn_of_unserved_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, a GGUF file, or smollm2"
@@ -26,7 +26,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
         if intercept:
             warn_of_unserved_versions(recipe)
-        key, is_new = own_api_key(run, recipe)
+        key, is_new = server_api_key(run, recipe)
         if is_new:
             print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
         from clawctl.serve.server import run_server

@@ -20,10 +20,11 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
+from clawctl.errors import Damaged
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor, redactor_of
 from clawctl.run.directory import RunDir, published
-from clawctl.run.feedback import FeedbackFile, rating_in_header, read_rating
+from clawctl.run.feedback import FeedbackFile, parse_feedback, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
@@ -59,7 +60,8 @@ class Rating:
     stored and lost ratings."""
 
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
-        self._file = None if run is None else FeedbackFile(run.feedback)
+        self._file, self._folder = (None, None) if run is None else (FeedbackFile(run.feedback), run.feedback)
+        self._earlier: dict[bytes, tuple[str, bytes]] | None = None  # outcomes of earlier processes; None: not read yet
         self._known = None if run is None else KnownTurns(run)
         self._limiter = RatingLimiter()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
@@ -98,15 +100,36 @@ class Rating:
         if not await asyncio.to_thread(known.has_session, key, outcome.session_id):
             raise Refusal(404, "this run has no session of this key with that id", "session_id", "unknown_session")
         async with self._writing:
-            first = self._outcomes.get((key, outcome.session_id), outcome)
+            known_as = await self._first_id(key, outcome)
+            first = self._outcomes.get((key, outcome.session_id), replace(outcome, feedback_id=known_as) if known_as else outcome)
             if replace(outcome, feedback_id=first.feedback_id, created_at=first.created_at) != first:
-                raise Refusal(409, "this session already has a different outcome", "session_id", "outcome_given")
+                raise Refusal(409, _OTHER_OUTCOME, "session_id", "outcome_given")
             if first is outcome:
                 await self._append(outcome)
                 self._outcomes[key, outcome.session_id] = outcome
                 if len(self._outcomes) > _MAX_OUTCOMES:
                     self._outcomes.popitem(last=False)
         return {"object": "outcome", "id": first.feedback_id, "session_id": body["session_id"], "reward": outcome.reward}
+
+    async def _first_id(self, key: str, outcome: SessionOutcome) -> str | None:
+        """Return the id of this outcome if an earlier process stored it. Raises Refusal if it stored a different one."""
+        if self._earlier is None:
+            self._earlier = await asyncio.to_thread(self._stored_outcomes)
+        earlier = self._earlier.get(_digest(key, outcome.session_id))
+        if earlier is not None and earlier[1] != _content(outcome):
+            raise Refusal(409, _OTHER_OUTCOME, "session_id", "outcome_given")
+        return None if earlier is None else earlier[0]
+
+    def _stored_outcomes(self) -> dict[bytes, tuple[str, bytes]]:
+        """Return the id and a digest of the first outcome of each session that the run's files hold."""
+        stored: dict[bytes, tuple[str, bytes]] = {}
+        for path in published(self._folder, ".jsonl") if self._folder is not None else ():
+            for line in path.read_bytes().splitlines():
+                with suppress(ValueError, TypeError, Damaged):
+                    row = parse_feedback(line) if b'"session_id"' in line else None
+                    if isinstance(row, SessionOutcome):
+                        stored.setdefault(_digest(row.key, row.session_id), (row.feedback_id, _content(row)))
+        return stored
 
     def _checked(self, key: str) -> "KnownTurns":
         """The turns that `key` may rate. Raises Refusal if it may not rate at all, or sends ratings too fast."""
@@ -151,9 +174,19 @@ class Rating:
         return {} if rating is None else {"feedback": rating}
 
 
+_OTHER_OUTCOME = "this session already has a different outcome"
 _MAX_RECENT = 1 << 16  # turns of this process that are remembered
 _SEARCH_EVERY_S = 0.25  # how often files are searched for turns that other processes captured
 _MERGE = 4096  # new numbers are kept outside the sorted array up to this count
+
+
+def _digest(*parts: str) -> bytes:
+    return blake2b("\0".join(parts).encode(), digest_size=16).digest()
+
+
+def _content(outcome: SessionOutcome) -> bytes:
+    fixed = replace(outcome, feedback_id="any", created_at=0.0)
+    return blake2b(orjson.dumps(fixed), digest_size=16).digest()
 
 
 class KnownTurns:

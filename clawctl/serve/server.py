@@ -126,6 +126,7 @@ async def _serve(
     def started() -> None:
         keeping.append(asyncio.ensure_future(versions.live.keep(up)))
         keeping[0].add_done_callback(ended)
+        keeping.append(asyncio.ensure_future(gateway.end_revoked()))
 
     def ended(task: asyncio.Task[None]) -> None:
         server.should_exit = True  # no request can be answered; the supervisor of this process restarts it

@@ -141,7 +141,7 @@ class ServiceInfo:
     async def metrics(self, request: Request, context: RequestContext) -> Response:
         """Metrics for Prometheus, for clients with a key or on this machine."""
         if not (context.key or _from_here(request)):
-            raise Refusal(401, "the API key is missing or wrong; it is in RUN/api_key", code="invalid_api_key")
+            raise Refusal(401, "the API key is missing or wrong", code="invalid_api_key")
         versions, capture = self._versions, self._capture
         last = versions.swaps[-1:]
         load_s, pause_s = next(((swap.load_ms / 1e3, swap.pause_ms / 1e3) for swap in last), (None, None))

@@ -28,7 +28,7 @@ from clawctl.inspect.why import read_record as read_numbers
 from clawctl.judge.journal import Journal
 from clawctl.run.checksums import sealed_yaml
 from clawctl.run.directory import RunDir, open_run, publish_bytes, sole_worker
-from clawctl.run.endpoint import announce, own_api_key, own_endpoint
+from clawctl.run.endpoint import announce, own_endpoint, server_api_key
 from clawctl.run.feedback import FeedbackFile, Ratings
 from clawctl.run.keys import add_key, list_keys
 from clawctl.run.policies import check_policy, ensure_base_policy, live_version, move_live, read_moves, read_policy
@@ -120,7 +120,7 @@ def make_run(root: Path) -> RunDir:
     run, recipe = open_run(root), Recipe()
     publish_bytes(root / "recipe.yaml", sealed_yaml(dump_recipe(recipe).encode()))
     announce(run, "127.0.0.1", 9)  # no server listens there
-    own_api_key(run, recipe)
+    server_api_key(run, recipe)
     add_key(run, "anna")
     capture = Capture(run.captures, recipe.privacy)
     for number in range(3):
@@ -237,7 +237,7 @@ READERS: dict[str, Reader] = {
     "run.json": lambda run: open_run(run.root, create=False).root.name,
     "recipe.yaml": lambda run: load_recipe(run.root / "recipe.yaml"),
     "serve.json": lambda run: own_endpoint(run, Recipe()).url,
-    "api_key": lambda run: own_api_key(run, Recipe())[0],
+    "api_key": lambda run: server_api_key(run, Recipe())[0],
     "api_keys.json": lambda run: list_keys(run),
     "captures/*.jsonl": lambda run: [asdict(found.exchange) for found in Captures(run).read()],
     "feedback/*.jsonl": _ratings,

@@ -188,7 +188,7 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
 
 def _converse(run: RunDir, recipe: Recipe) -> None:
     """A person asks questions with a tool through the server, as any client does. Most of her sessions are held out."""
-    own, key = own_endpoint(run, recipe), own_api_key(run, recipe)[0]
+    own, key = own_endpoint(run, recipe), own_api_key(run, recipe)
     person = ToolCall()
 
     async def ask_all() -> None:
@@ -246,7 +246,7 @@ def _served(run: RunDir, recipe: Path) -> Iterator[None]:
 def _spoiling(run: RunDir, recipe: Recipe, planted: list[Update]) -> Iterator[str]:
     """Run the proxy. `NAME@N` answers like planted update N, in chats and in completions of token ids."""
     behind = own_endpoint(run, recipe)
-    key = own_api_key(run, recipe)[0]
+    key = own_api_key(run, recipe)
     client = httpx.Client(base_url=behind.url, headers={"Authorization": f"Bearer {key}", "X-Capture": "off"}, timeout=300.0)
 
     class Handler(BaseHTTPRequestHandler):

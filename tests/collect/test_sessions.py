@@ -1,7 +1,9 @@
 """Which request continues which turn, worked by hand."""
 
 from made_exchanges import answer, asked, new_id, system, tool, user
-from stitching import stitch
+from stitching import HOUR, LATER, stitch
+
+from clawctl.collect.sessions import Sessions
 
 
 def test_the_reply_of_the_user_is_the_next_state_without_any_header() -> None:
@@ -238,3 +240,23 @@ def test_a_request_that_adds_nothing_after_the_answer_is_no_feedback() -> None:
     first = asked([user("story")], answer("Once"))
     on = asked([user("story"), answer("Once")], answer("upon"))
     assert stitch(first, on)[first.exchange_id].next_state is None
+
+
+def test_a_captured_line_that_stands_twice_is_one_turn_also_after_its_session_ended() -> None:
+    sessions, line = Sessions(HOUR), asked([user("hi")], answer("hello"))
+    sessions.add(line)
+    sessions.tick(LATER)
+    sessions.add(line)
+    sessions.tick(2 * LATER)
+    assert [row.turn_id for row in sessions.pop_rows()] == [line.exchange_id]
+
+
+def test_a_request_that_names_the_response_it_continues_settles_its_next_state_whatever_it_lacks() -> None:
+    """openai-py sends `previous_response_id` without the tools of the turn before."""
+    offered = [{"type": "function", "function": {"name": "look"}}]
+    first = asked([system("Help."), user("hi")], answer("hello"), tools=offered)
+    messages = [system("Help."), user("hi"), answer("hello"), user("and now?")]
+    second = asked(messages, answer("now"), hints={"continues": first.exchange_id})
+    rows = stitch(first, second)
+    assert rows[first.exchange_id].next_state == [user("and now?")]
+    assert (rows[second.exchange_id].kind, rows[second.exchange_id].parent_turn_id) == ("main", first.exchange_id)

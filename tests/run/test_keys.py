@@ -7,10 +7,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.keys import KeyRing, add_key, list_keys, remove_key
+from clawctl.run.endpoint import own_api_key, server_api_key, where_the_key_is
+from clawctl.run.keys import KeyRing, add_key, list_keys, remove_key, rotate_key
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -106,3 +109,26 @@ def test_the_command_shows_a_key_once(tmp_path: Path) -> None:
     assert (twice.returncode, twice.stdout) == (2, "")
     assert clawctl("keys", "remove", "anna", "--run", run).returncode == 0
     assert clawctl("keys", "remove", "anna", "--run", run).returncode == 2
+
+
+def test_a_rotated_key_replaces_the_old_one_and_both_its_end_and_a_removal_are_reported_once(run: RunDir) -> None:
+    old = add_key(run, "anna")
+    ring = KeyRing(run, "own")
+    new = rotate_key(run, "anna")
+    until(lambda: ring.owner(new) == "anna")
+    assert ring.owner(old) is None
+    assert (ring.pop_revoked(), ring.pop_revoked()) == ({"anna"}, set())
+    remove_key(run, "anna")
+    until(lambda: ring.pop_revoked() == {"anna"})
+    with pytest.raises(ClawError, match="no key named"):
+        rotate_key(run, "anna")
+
+
+def test_only_serve_creates_the_key_of_a_run(run: RunDir) -> None:
+    with pytest.raises(ClawError, match="is not known here"):
+        own_api_key(run, Recipe())
+    assert not run.api_key.exists()
+    key, is_new = server_api_key(run, Recipe())
+    assert (is_new, own_api_key(run, Recipe()), server_api_key(run, Recipe())) == (True, key, (key, False))
+    assert where_the_key_is(run, key) == "it is in RUN/api_key"
+    assert "CLAWCTL_API_KEY" in where_the_key_is(run, "another")

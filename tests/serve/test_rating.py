@@ -150,3 +150,19 @@ def test_a_key_that_rates_too_fast_is_refused_with_a_wait() -> None:
         deque((pace.check("anna") for _ in range(100_000)), maxlen=0)
     assert refused.value.status == 429
     pace.check("bob")
+
+
+def test_an_outcome_that_an_earlier_process_stored_is_confirmed_and_a_different_one_refused(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+
+    def status(reward: float) -> int:
+        rating = Rating(run, Recipe(), Counter())
+        rating.note_answer("anna", "x", "s1")
+        try:
+            asyncio.run(rating.store_outcome({"session_id": "s1", "reward": reward}, "anna"))
+        except Refusal as refusal:
+            return refusal.status
+        return 200
+
+    assert [status(1), status(1), status(-1)] == [200, 200, 409]
+    assert sum(len(path.read_bytes().splitlines()) for path in run.feedback.glob("*.jsonl")) == 1

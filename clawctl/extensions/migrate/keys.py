@@ -62,6 +62,10 @@ def _gpus(key: str) -> OurKey:
     return OurKey(key, change=change)
 
 
+def _majority(value: Any) -> "Settings | OurKey":
+    return OurKey(dropped="always on: the majority of `judge.votes` decides", near="judge.votes") if value else {"judge.votes": 1}
+
+
 def _switch(key: str, on: Any, off: OurKey) -> OurKey:
     """Return a boolean key: true sets `on`, false gives `off`."""
 
@@ -81,6 +85,10 @@ _CUT = OurKey(
 )
 _EACH_STEP = OurKey(dropped="clawctl saves a checkpoint after each step", near="train.keep_checkpoints")
 _GOES_ON = OurKey(dropped="training always resumes from the newest checkpoint of the run")
+_CHECKPOINT = OurKey(dropped="name the weights in `model.path`; a run resumes from its own newest checkpoint", near="model.path")
+_WORKERS = OurKey(dropped="one server answers all rollouts: `play.parallel` sets how many run at once", near="play.parallel")
+_ASYNC = OurKey(dropped="rollouts, judging and training always run side by side")
+_CLASSES = OurKey(dropped="turns are classified by who asks for them, not by the role of a message: docs/clients.md")
 _NO_CRITIC = OurKey(dropped="there is no value network")
 _NO_REFERENCE = OurKey(
     dropped="the loss has no KL term; `train.kl_budget` limits the KL divergence from version 0, and `train.ratio_penalty` keeps "
@@ -152,11 +160,17 @@ KEYS: dict[str, OurKey] = {
     **_all("save_interval save_steps save_freq save_every checkpoint_interval save_strategy", _EACH_STEP),
     **_all("save_total_limit max_ckpt_to_keep max_actor_ckpt_to_keep", OurKey("train.keep_checkpoints")),
     **_all("resume resume_from_checkpoint resume_from_ckpt resume_mode load", _GOES_ON),
+    **_all("checkpoint_path checkpoint load_checkpoint", _CHECKPOINT),
+    **_all("num_workers rollout_workers num_rollout_workers", _WORKERS),
+    **_all("collection_mode rollout_mode", _chosen("collect", {"async": _ALWAYS, "asynchronous": _ALWAYS, "sync": _ASYNC})),
+    **_all("trajectory_format", _chosen("collect", {"multi_turn": _ALWAYS, "single_turn": _ALWAYS})),
+    **_all("message_classification.main_line message_classification.side main_line", _CLASSES),
+    **_all("reward_computation.type reward_type", _chosen("judge", {"next_state_feedback": _ALWAYS, "next_state": _ALWAYS})),
     **_all("output_dir default_local_dir save save_dir checkpoint_dir log_dir rl_buffer_dir record_dir rollout_dir", _RUN),
     **_all("method algorithm rl_method advantage_estimator adv_estimator", _chosen("train.method", _METHODS)),
     **_all("w_binary w_rl binary_weight binary_rl_weight", OurKey("train.weight_binary")),
     **_all("w_opd opd_weight", OurKey("train.weight_opd")),
-    **_all("clip_ratio eps_clip clip_range cliprange clip_eps epsilon ppo_clip", _CLIP),
+    **_all("clip_ratio eps_clip clip_range cliprange clip_eps epsilon ppo_clip ppo_clip_ratio", _CLIP),
     **_all("clip_ratio_low epsilon_low eps_clip_low", OurKey("train.clip_low")),
     **_all("clip_ratio_high epsilon_high eps_clip_high", OurKey("train.clip_high")),
     **_all("value_clip cliprange_value value_clip_ratio value_loss_coef vf_coef critic_lr use_value_network", _NO_CRITIC),
@@ -232,6 +246,7 @@ KEYS: dict[str, OurKey] = {
     # judges
     **_all("majority_vote_n num_judges prm_m num_votes", OurKey("judge.votes")),
     **_all("majority_vote_threshold consensus_threshold", OurKey("judge.threshold")),
+    **_all("majority_voting use_majority_voting", OurKey("judge.votes", change=_majority)),
     **_all("judge_model judge.judge_model", OurKey("judge.model")),
     **_all("hint_extraction_model hint_model", OurKey("judge.hint_model")),
     **_all("num_judge_workers", OurKey("judge.concurrency")),
@@ -244,6 +259,7 @@ KEYS: dict[str, OurKey] = {
     # measuring
     **_all("evaluation.tasks eval_tasks eval.tasks benchmarks", _SUITES),
     **_all("eval_interval eval_steps eval_freq test_freq evaluation.interval evaluation.enabled evaluation.frequency", _GATE),
+    **_all("eval_frequency", _GATE),
     **_all("evaluation.num_samples eval_samples evaluation.num_problems", OurKey("eval.problems")),
     **_all("evaluation.temperature eval_temperature", OurKey("eval.temperature")),
     **_all("evaluation.seed", OurKey("eval.seed")),

@@ -15,7 +15,7 @@ from clawctl.extensions.bucket.leases import Leases
 from clawctl.extensions.bucket.objects import Objects
 from clawctl.extensions.bucket.storage import BucketStorage
 from clawctl.run.directory import RunDir, claimed, move, open_run, publish_bytes, publish_folder, quarantine, remove
-from clawctl.run.lines import LineWriter
+from clawctl.run.lines import LineWriter, append_lines
 from clawctl.run.storage import mount_at, unmount
 from tests.run.test_storage import (  # noqa: F401
     Hosts,
@@ -158,3 +158,10 @@ def test_every_path_of_a_run_has_its_documented_kind() -> None:
         if kind_of(path.relative_to(run.root).as_posix()) is not kind
     }
     assert wrong == {}
+
+
+def test_a_row_whose_append_is_tried_again_stands_once(in_bucket: Hosts) -> None:
+    """The answer of the first try was lost, and another host appended meanwhile."""
+    for run, line in ((in_bucket.first, b'{"id": 1}'), (in_bucket.second, b'{"id": 2}'), (in_bucket.first, b'{"id": 1}')):
+        append_lines(run.steps, [line])
+    assert in_bucket.first.steps.read_bytes() == b'{"id": 1}\n{"id": 2}\n'

@@ -251,3 +251,13 @@ def test_names_of_the_described_system_are_understood_or_named() -> None:
         said("--screenshot-backend", "selenium")
     assert "Playwright" in caught.value.fix
     assert said("--use-screenshots", "--screenshot-backend", "playwright") == ["--option", "screenshots=true"] * 2
+
+
+@pytest.mark.parametrize("name", ["training_config.yaml", "voting.yaml", "rollout_config.json"])
+def test_the_described_recipes_are_converted_and_each_key_has_a_result(name: str) -> None:
+    path = Path(__file__).parents[4] / "shared" / "described" / name
+    if not path.exists():
+        pytest.skip("the described system's examples are not here")
+    _, _, lines = convert(path)
+    assert lines
+    assert {line.fate for line in lines} <= {"converted", "dropped", "same default"}

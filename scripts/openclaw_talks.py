@@ -46,8 +46,8 @@ def _set_up(place: Place, way: str) -> Path:
 
 def _through_gateway(place: Place, openclaw: Path) -> None:
     port = free_port()
-    told = {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
-    _configure(place, {"gateway": told, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
+    gateway = {"mode": "local", "port": port, "bind": "loopback", "auth": {"mode": "token", "token": "of-the-clients"}}
+    _configure(place, {"gateway": gateway, "discovery": {"mdns": {"mode": "off"}}, "update": {"checkOnStart": False}})
     with place.beside(openclaw, "gateway", "run", **_QUIET) as server:
         place.until_ready(server, f"http://127.0.0.1:{port}/readyz")  # `openclaw health` succeeds too early, during the start
         _talk(place, openclaw)

@@ -161,9 +161,9 @@ def row_of(client: Client, collected: Collected, seconds: float) -> dict[str, ob
     reasons = sorted({turn.untrainable_reason for turn in main if turn.untrainable_reason})
     whole = len(main) + collected.open_turns
     seen = f"{roots} conversations, {collected.sessions} sessions"
-    told = f"{whole} turns in {seen}, {collected.open_turns} turns open, untrained because: {reasons}"
+    summary = f"{whole} turns in {seen}, {collected.open_turns} turns open, untrained because: {reasons}"
     if whole < client.turns or {roots, collected.sessions, collected.open_turns} != {client.sessions} or reasons:
-        raise ClawError(told, "")
+        raise ClawError(summary, "")
     return {
         "client": client.name,
         "turns": whole,
@@ -181,11 +181,11 @@ def rehearse(client: Client, where: Path, patience_s: float = PATIENCE_S) -> dic
         home.mkdir()
         run = open_run(Path(folder) / "run")
         with serving(run) as (url, key):
-            place = Place(where, home, run.root, url, key, patience_s)
+            client_place = Place(where, home, run.root, url, key, patience_s)
             began = time.monotonic()
-            client.run(place)
+            client.run(client_place)
             seconds = time.monotonic() - began
-        return row_of(client, collect(place, run), seconds)
+        return row_of(client, collect(client_place, run), seconds)
 
 
 def main() -> None:
@@ -207,8 +207,8 @@ def main() -> None:
             continue
         try:
             rows.append(rehearse(client, given.where.resolve(), given.patience))
-            told = "{client:16} {turns} turns, {side} side, {conversations} conversations, {trainable} trainable, {seconds} s"
-            print(told.format(**rows[-1]), flush=True)
+            line = "{client:16} {turns} turns, {side} side, {conversations} conversations, {trainable} trainable, {seconds} s"
+            print(line.format(**rows[-1]), flush=True)
         except (ClawError, subprocess.TimeoutExpired) as error:
             failed += 1
             print(f"{client.name:16} FAILED: {getattr(error, 'problem', error)}")

@@ -43,8 +43,8 @@ def ids_of(text: str) -> list[int]:
 
 def prompt_ids(body: dict[str, Any]) -> list[int]:
     """Encode message by message, so that the ids of a longer conversation begin with the ids of the shorter one."""
-    told = [json.dumps(body.get("tools") or [])] + [json.dumps(message, sort_keys=True) for message in body["messages"]]
-    return [i for text in told for i in ids_of(text)]
+    texts = [json.dumps(body.get("tools") or [])] + [json.dumps(message, sort_keys=True) for message in body["messages"]]
+    return [i for text in texts for i in ids_of(text)]
 
 
 def reply_to(body: dict[str, Any]) -> tuple[str, str, list[tuple[str, str]]]:

@@ -66,7 +66,7 @@ def main() -> None:
             target = Target(url)
             if options.only in (None, "kills"):
                 kills = options.kills or (QUICK_KILLS if options.quick else KILLS)
-                rows += kill_rows(model, target, folder, [1 + place % 18 for place in range(1, kills + 1)])
+                rows += kill_rows(model, target, folder, [1 + call % 18 for call in range(1, kills + 1)])
             if options.only in (None, "step"):  # after the kills: their forks need a process without the SDK's threads
                 rows += step_rows(model, target, folder)
             if options.only in (None, "people"):
@@ -145,12 +145,12 @@ def service_recipe(model: Path, target: Target, folder: Path, **train: Any) -> R
 
 def step_rows(model: Path, target: Target, folder: Path) -> list[Row]:
     methods = ["binary", "opd", "combine", *([] if target.kind == "fireworks" else ["opd_topk", "hybrid"])]
-    found = {method: step_change(model, target, folder, method) for method in methods}
-    rows = [Row(target.kind, "step_change_error", max(error for error, _, _ in found.values()), "relative")]
-    for method, (error, own, _) in found.items():
+    errors = {method: step_change(model, target, folder, method) for method in methods}
+    rows = [Row(target.kind, "step_change_error", max(error for error, _, _ in errors.values()), "relative")]
+    for method, (error, own, _) in errors.items():
         rows.append(Row(f"{target.kind} {method}", "step_change_error", error, "relative"))
         rows.append(Row(f"local {method}, merge none", "step_change_error", own, "relative"))
-    return [*rows, Row(target.kind, "logprob_error", max(error for _, _, error in found.values()), "nat")]
+    return [*rows, Row(target.kind, "logprob_error", max(error for _, _, error in errors.values()), "nat")]
 
 
 def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple[float, float, float]:
@@ -210,8 +210,8 @@ def _naming_service(recipe: Recipe) -> Any:
     class Naming(RemoteAdapter):
         @torch.no_grad()
         def likeliest(self, sequences: Sequence[Any], k: int) -> list[list[list[int]]]:
-            logits = [causal(input_ids=torch.tensor([one.ids])).logits[0, one.start - 1 : -1] for one in sequences]
-            return [each.topk(k).indices.tolist() for each in logits]
+            logits = [causal(input_ids=torch.tensor([sequence.ids])).logits[0, sequence.start - 1 : -1] for sequence in sequences]
+            return [row.topk(k).indices.tolist() for row in logits]
 
     class NamingService(Service):
         def create(self, recipe: Recipe, **more: Any) -> RemoteAdapter:
@@ -251,12 +251,14 @@ def made_samples(method: str) -> list[Any]:
         return [draw.randrange(50, 1900) for _ in range(count)]
 
     samples = []
-    for place in range(8):
-        completion = some(6 + place)
+    for number in range(8):
+        completion = some(6 + number)
         taught = method.startswith("opd")
-        reward = None if taught else (1.0, -1.0)[place % 2]
-        hinted = some(20) if method != "binary" and (taught or place % 3) else None
-        samples.append(Sample(f"t{place}", "s", "k", some(10 + place), completion, [0.0] * len(completion), 1.0, 0, reward, hinted))
+        reward = None if taught else (1.0, -1.0)[number % 2]
+        hinted = some(20) if method != "binary" and (taught or number % 3) else None
+        samples.append(
+            Sample(f"t{number}", "s", "k", some(10 + number), completion, [0.0] * len(completion), 1.0, 0, reward, hinted)
+        )
     return samples
 
 
@@ -276,7 +278,7 @@ def kill_rows(model: Path, target: Target, folder: Path, kills: Sequence[int]) -
     whole, killed = (open_run(folder / name) for name in ("whole", "killed"))
     for run in (whole, killed):
         write_turns(run.trajectories / "a.parquet", turns)
-        write_verdicts(run.verdicts / "a.parquet", [_verdict(turn, place) for place, turn in enumerate(turns)])
+        write_verdicts(run.verdicts / "a.parquet", [_verdict(turn, number) for number, turn in enumerate(turns)])
         ensure_base_policy(run, recipe.model.path)
     train_in_a_child(whole, recipe, None)
     done = 0
@@ -345,15 +347,15 @@ def made_turns(model: Path, count: int) -> list[Turn]:
 
     causal: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32).eval()
     draw, turns = random.Random(2), []
-    for place in range(count):
+    for number in range(count):
         ids = [draw.randrange(50, 1900) for _ in range(24)]
         with torch.no_grad():
             logprobs = causal(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
-        found = logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1).tolist()
+        sampled = logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1).tolist()
         turns.append(
             Turn(
-                turn_id=f"t{place:02d}",
-                session_id=f"s{place}",
+                turn_id=f"t{number:02d}",
+                session_id=f"s{number}",
                 parent_turn_id=None,
                 turn_index=0,
                 kind="main",
@@ -362,13 +364,13 @@ def made_turns(model: Path, count: int) -> list[Turn]:
                 group_id=None,
                 user="default",
                 created_at=time.time(),
-                messages=[{"role": "user", "content": f"question {place}"}],
+                messages=[{"role": "user", "content": f"question {number}"}],
                 tools=None,
-                response={"role": "assistant", "content": f"answer {place}"},
+                response={"role": "assistant", "content": f"answer {number}"},
                 next_state=[{"role": "user", "content": "no"}],
                 prompt_ids=ids[:12],
                 completion_ids=ids[12:],
-                logprobs=found[11:],
+                logprobs=sampled[11:],
                 policy_version=0,
                 policy_version_end=0,
                 temperature=1.0,
@@ -434,16 +436,16 @@ def people_rows(model: Path, target: Target, folder: Path, options: argparse.Nam
         "up": {"stages": ["serve", "collect", "judge", "train"]},
         "gate": None,
     }
-    place = folder / "people"
-    place.mkdir()
-    recipe, run = write_recipe(place, changes), place / "run"
+    run_folder = folder / "people"
+    run_folder.mkdir()
+    recipe, run = write_recipe(run_folder, changes), run_folder / "run"
     with running(run, recipe):
         people(run, 10, 10, until_version=8, timeout_s=3600, think_s=0.3)
-        found = {version: measure(run, recipe, version)["suites"][WORLD] for version in (0, 8)}
+        measured = {version: measure(run, recipe, version)["suites"][WORLD] for version in (0, 8)}
     rows = [
-        Row("tinker", f"satisfaction@{version}", numbers["satisfaction"]["mean"], "share") for version, numbers in found.items()
+        Row("tinker", f"satisfaction@{version}", numbers["satisfaction"]["mean"], "share") for version, numbers in measured.items()
     ]
-    return [*rows, Row("tinker", "correctness@8", found[8]["correctness"]["mean"], "share")]
+    return [*rows, Row("tinker", "correctness@8", measured[8]["correctness"]["mean"], "share")]
 
 
 if __name__ == "__main__":

@@ -103,11 +103,11 @@ def audit(run: RunDir, answered: list[Answered], rated: list[Rated], logs: list[
     counts = Counter(row["turn_id"] for shard in rows.values() for row in shard)
     by_id = {row["turn_id"]: row for shard in rows.values() for row in shard}
     verdicts = Counter(verdict.turn_id for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path))
-    told = {answer.turn_id for answer in answered}
+    answered_ids = {answer.turn_id for answer in answered}
     ratings = {(row["turn_id"], row["rating"]) for row in _lines(run.feedback)}
     steps, twice = _steps(run)
     return Found(
-        lost=sorted(turn_id for turn_id in told | captured if not counts[turn_id]),
+        lost=sorted(turn_id for turn_id in answered_ids | captured if not counts[turn_id]),
         doubled=sorted(turn_id for turn_id, count in counts.items() if count > 1),
         altered=sorted(a.turn_id for a in answered if a.turn_id in by_id and not _same(a, by_id[a.turn_id])),
         lost_ratings=sorted(r.turn_id for r in rated if (r.turn_id, r.rating) not in ratings),

@@ -70,9 +70,9 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     hours = len(_STAGES) * (time.monotonic() - began) / 3600
     print(f"faults: {dict(proxy.failed)}", flush=True)
     first = ("lost_turns", "trained_twice", "half_files_read")
-    told = [Row("s3", metric, counts[metric], "count") for metric in (*first, *sorted(counts.keys() - set(first)))]
+    rows = [Row("s3", metric, counts[metric], "count") for metric in (*first, *sorted(counts.keys() - set(first)))]
     return [
-        *told,
+        *rows,
         Row("s3", "rounds", rounds, "count"),
         Row("s3", "faults", sum(proxy.failed.values()), "requests"),
         Row("s3", "requests_per_1000_turns", round(1000 * total / max(1, counts["turns"])), "requests"),

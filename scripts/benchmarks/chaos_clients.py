@@ -116,9 +116,9 @@ class Client(threading.Thread):
         return None
 
     def _ask(self, way: str, messages: list[dict[str, Any]], headers: dict[str, str]) -> Answered:
-        asked = str(messages[-1]["content"])
+        question = str(messages[-1]["content"])
         if way == "stream":
-            return self._stream(messages, headers, asked)
+            return self._stream(messages, headers, question)
         body: dict[str, Any] = {"model": self._endpoint.model}
         if way == "responses":
             body |= {"input": messages, "max_output_tokens": MAX_TOKENS, "store": False}
@@ -127,8 +127,8 @@ class Client(threading.Thread):
         path = {"chat": "chat/completions"}.get(way, way)
         answer = self._http.post(f"{self._endpoint.url}/{path}", json=body, headers=headers)
         answer.raise_for_status()
-        found = answer.json()
-        return Answered(turn_of(found["id"]) or "", way, asked, _text_of(way, found), time.monotonic())
+        answered = answer.json()
+        return Answered(turn_of(answered["id"]) or "", way, question, _text_of(way, answered), time.monotonic())
 
     def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], asked: str) -> Answered:
         """Stream an answer. It is complete if it ends with `[DONE]`. The client closes one stream in six after a few pieces."""

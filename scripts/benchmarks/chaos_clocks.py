@@ -63,11 +63,11 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         print(f"clocks is left out: {why_not}")
         return [Row("clocks", metric, None, "count") for metric in (*first, "rounds")]
     for number in range(rounds):
-        place = folder / str(number)
-        place.mkdir()
-        counts.update(_round(place, shim, dice, sessions=4 if options.quick else 12))
-    told = [Row("clocks", metric, counts[metric], "count") for metric in (*first, *rest)]
-    return [*told[:3], Row("clocks", "rounds", rounds, "count"), *told[3:]]
+        host = folder / str(number)
+        host.mkdir()
+        counts.update(_round(host, shim, dice, sessions=4 if options.quick else 12))
+    rows = [Row("clocks", metric, counts[metric], "count") for metric in (*first, *rest)]
+    return [*rows[:3], Row("clocks", "rounds", rounds, "count"), *rows[3:]]
 
 
 def compile_shim(target: Path) -> str | None:

@@ -88,19 +88,19 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
     path.write_bytes(bytes(data))
     aside = len(list(run.quarantine.iterdir()))
     try:
-        found = reader(run)
+        content = reader(run)
         read_health(run)  # `inspect health` must still show the other data
     except _REFUSALS:
         return "refused"
     except Exception:  # noqa: BLE001 - that is what is counted
         return "traceback"
-    if found == want:
+    if content == want:
         return "as written"
     if len(list(run.quarantine.iterdir())) > aside:
         return "put aside"
     if kind in BY_HAND:
         return "edited by hand"
-    return _fewer(kind, found, want)
+    return _fewer(kind, content, want)
 
 
 def _fewer(kind: str, found: Any, want: Any) -> str:
@@ -197,10 +197,10 @@ def _checkpoint(run: RunDir) -> Any:
     from clawctl.train.setback import find_start
     from clawctl.trainers.local.optimizer import read_optimizer
 
-    found = find_start(run, lambda checkpoint: None).checkpoint
-    assert found is not None
-    assert found == run.checkpoint(steps_kept(run)[-1])
-    return [read_state(found), {name: value.tolist() for name, value in read_optimizer(found)[0].items()}]
+    latest = find_start(run, lambda checkpoint: None).checkpoint
+    assert latest is not None
+    assert latest == run.checkpoint(steps_kept(run)[-1])
+    return [read_state(latest), {name: value.tolist() for name, value in read_optimizer(latest)[0].items()}]
 
 
 def _policy(run: RunDir) -> Any:
@@ -239,14 +239,14 @@ READERS: dict[str, Reader] = {
     "serve.json": lambda run: own_endpoint(run, Recipe()).url,
     "api_key": lambda run: server_api_key(run, Recipe())[0],
     "api_keys.json": lambda run: list_keys(run),
-    "captures/*.jsonl": lambda run: [asdict(found.exchange) for found in Captures(run).read()],
+    "captures/*.jsonl": lambda run: [asdict(captured.exchange) for captured in Captures(run).read()],
     "feedback/*.jsonl": _ratings,
     "collect.json": lambda run: (
         ReadPosition(run).start and [ReadPosition(run).shards_after, sorted(ReadPosition(run).start.values())]
     ),
     "trajectories/a.parquet": lambda run: read_turns(run.trajectories / "a.parquet"),
     "verdicts/a.parquet": lambda run: read_verdicts(run.verdicts / "a.parquet"),
-    "verdicts/b.jsonl": lambda run: [asdict(found) for found in Journal(run, "b", ["x0", "x1", "x2"]).verdicts.values()],
+    "verdicts/b.jsonl": lambda run: [asdict(verdict) for verdict in Journal(run, "b", ["x0", "x1", "x2"]).verdicts.values()],
     "policies/2/policy.json": _policy,
     "policies/2/model.safetensors": _policy,
     "policies/2/READY": _policy,

@@ -105,9 +105,9 @@ class Talker(threading.Thread):
         headers = {"Authorization": f"Bearer {endpoint.api_key}"}
         answer = httpx.post(f"{endpoint.url}/chat/completions", json=body, headers=headers, timeout=60)
         answer.raise_for_status()
-        found = answer.json()
-        self.answered.append(found["id"].removeprefix("chatcmpl"))
-        return str(found["choices"][0]["message"]["content"])
+        answered = answer.json()
+        self.answered.append(answered["id"].removeprefix("chatcmpl"))
+        return str(answered["choices"][0]["message"]["content"])
 
 
 def _measured(folder: Path, rounds: int, dice: random.Random) -> list[Row]:
@@ -178,19 +178,19 @@ def _made(run: RunDir) -> dict[str, int]:
 
 def _health(run: RunDir, recipe: Path) -> dict[str, Any]:
     url = own_endpoint(run, load_recipe(recipe)).url.removesuffix("/v1")
-    found: dict[str, Any] = httpx.get(f"{url}/health", timeout=60).json()
-    return found
+    health: dict[str, Any] = httpx.get(f"{url}/health", timeout=60).json()
+    return health
 
 
 def _captured(run: RunDir) -> set[str]:
-    found = set()
+    problems = set()
     for path in published(run.captures, ".jsonl"):
         for line in path.read_bytes().split(b"\n"):
             try:
-                found.add(str(orjson.loads(line)["exchange_id"]))
+                problems.add(str(orjson.loads(line)["exchange_id"]))
             except (orjson.JSONDecodeError, LookupError):
                 continue  # a line that the full disk cut off, which is counted as lost
-    return found
+    return problems
 
 
 def _turns(run: RunDir) -> list[str]:

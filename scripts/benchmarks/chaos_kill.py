@@ -67,21 +67,21 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def problems_of(outcome: Outcome) -> dict[str, list[str]]:
     """Return the problems of each metric. All lists should be empty."""
-    found = outcome.found
+    counts = outcome.found
     return {
-        "lost_turns": found.lost,
-        "doubled_turns": found.doubled,
-        "altered_turns": found.altered,
-        "lost_ratings": found.lost_ratings,
-        "unjudged_turns": found.unjudged,
-        "trained_twice": found.trained_twice,
-        "inconsistent_steps": found.inconsistent_steps,
-        "half_files_read": [*outcome.half, *found.quarantined, *found.complaints],
+        "lost_turns": counts.lost,
+        "doubled_turns": counts.doubled,
+        "altered_turns": counts.altered,
+        "lost_ratings": counts.lost_ratings,
+        "unjudged_turns": counts.unjudged,
+        "trained_twice": counts.trained_twice,
+        "inconsistent_steps": counts.inconsistent_steps,
+        "half_files_read": [*outcome.half, *counts.quarantined, *counts.complaints],
     }
 
 
 def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
-    found = outcome.found
+    counts = outcome.found
     problems = {name: len(listed) for name, listed in problems_of(outcome).items()}
     twice, half = problems.pop("trained_twice"), problems.pop("half_files_read")
     return [
@@ -89,11 +89,11 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
         ("starts", outcome.starts, "processes"),
         ("answered", len(outcome.answered), "turns"),
         *((name, count, name.rpartition("_")[2]) for name, count in problems.items()),
-        ("trained", found.trained, "turns"),
+        ("trained", counts.trained, "turns"),
         ("trained_twice", twice, "turns"),
         ("files_read", outcome.read, "files"),
         ("half_files_read", half, "files"),
-        ("torn_tails", found.torn_tails, "lines that nobody was told of"),
+        ("torn_tails", counts.torn_tails, "lines that nobody was told of"),
         ("broken_requests", outcome.broken, "requests"),
         ("cut_off_by_client", outcome.cut_off, "requests"),
         ("refused_requests", outcome.refused, "requests"),
@@ -179,8 +179,8 @@ def killed_rounds(killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: R
         what = killer.round()
         for stage in stages.values():
             stage.keep_up()
-        told = f"{len(crowd.answered)} answered, version {newest(run)}"
-        print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
+        progress = f"{len(crowd.answered)} answered, version {newest(run)}"
+        print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {progress}", flush=True)
 
 
 def newest(run: RunDir) -> int:

@@ -145,10 +145,10 @@ def all_in(run: RunDir, turns: int, tally: "Tally", gauge: "Gauge") -> bool:
 def taken_in(run: RunDir) -> int | None:
     """The number of turns that the intake has trained, skipped or queued. None: the intake has not started."""
     try:
-        told = orjson.loads((run.train / "feed.json").read_bytes())
+        feed = orjson.loads((run.train / "feed.json").read_bytes())
     except FileNotFoundError:
         return None
-    return int(told["used"] + told["skipped"] + told["waiting"])
+    return int(feed["used"] + feed["skipped"] + feed["waiting"])
 
 
 class Tally:
@@ -228,17 +228,17 @@ class Gauge:
         self._bytes = max(self._bytes, sum(size_of(path) for path in files))
 
     def numbers(self) -> list[Number]:
-        found: list[Number] = []
+        numbers: list[Number] = []
         for name, sizes in self._rss.items():
             marks = [self._at(sizes, share) for share in (0.1, 0.5, 1.0)]
-            found += [(f"{name}_rss_mb_at_{at}", mark, "MB") for at, mark in zip((10, 50, 100), marks, strict=True)]
+            numbers += [(f"{name}_rss_mb_at_{at}", mark, "MB") for at, mark in zip((10, 50, 100), marks, strict=True)]
             first, _, last = marks
-            found.append((f"{name}_rss_growth_mb", None if first is None or last is None else last - first, "MB"))
-        growth = max((value for metric, value, _ in found if metric.endswith("growth_mb") and value is not None), default=None)
+            numbers.append((f"{name}_rss_growth_mb", None if first is None or last is None else last - first, "MB"))
+        growth = max((value for metric, value, _ in numbers if metric.endswith("growth_mb") and value is not None), default=None)
         ledger = sum(1 for _ in (self._run.train / "ledger").glob("*.json"))
         return [
             ("rss_growth_mb", growth, "MB, of the worker that grows most"),
-            *found,
+            *numbers,
             ("open_files_max", max(self._open.values()), "files"),
             ("files_max", self._files, "files, the ledger left out"),
             ("ledger_files", ledger, "files, one a step"),

@@ -68,8 +68,8 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             "up": {"stages": list(_STAGES)},
         }
         recipe = write_recipe(folder, changes)
-        asked = load_recipe(recipe).eval
-        known += make_problems(asked.problems, asked.seed, "eval")
+        settings = load_recipe(recipe).eval
+        known += make_problems(settings.problems, settings.seed, "eval")
         stages = {name: Stage(name, run, recipe, free_port()) for name in _STAGES}
         rolled: list[tuple[int, int]] = []
         watcher = Watcher(run)
@@ -92,8 +92,8 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
                     what += f", rolled back from {back[0]} to {back[1]}"
                 stood = _stand(run)
                 wait_until(lambda stood=stood: _stand(run) != stood, _PROGRESS_S, list(stages.values()))  # type: ignore[misc]
-                told = f"version {newest(run)}, live {live_version(run)}"
-                print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {told}", flush=True)
+                progress = f"version {newest(run)}, live {live_version(run)}"
+                print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {progress}", flush=True)
             before = newest(run)
             learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
             crowd.end()
@@ -103,25 +103,25 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
             for stage in reversed(stages.values()):
                 stage.stop()
         watcher.end()
-    found = audit(run)
+    counts = audit(run)
     published_turns = row_ids(run)
-    lost = [turn for answer in crowd.answered if (turn := answer.turn_id) not in published_turns] + found.lost
-    problems = [f"lost: {turn}" for turn in lost] + [f"trained twice: {turn}" for turn in found.twice] + found.built_on_refused
+    lost = [turn for answer in crowd.answered if (turn := answer.turn_id) not in published_turns] + counts.lost
+    problems = [f"lost: {turn}" for turn in lost] + [f"trained twice: {turn}" for turn in counts.twice] + counts.built_on_refused
     return [
         ("rounds", rounds, "rounds"),
         ("starts", sum(stage.starts for stage in stages.values()), "processes"),
         ("answered", len(crowd.answered), "turns"),
-        ("versions", len(found.tree.parents) - 1, "versions"),
-        ("refusals", len(found.tree.refused), "versions"),
+        ("versions", len(counts.tree.parents) - 1, "versions"),
+        ("refusals", len(counts.tree.refused), "versions"),
         ("rollbacks", len(rolled), "moves"),
-        ("dead_versions", found.dead, "versions"),
-        ("given_back", found.given_back, "turns"),
-        ("trained_again", found.again, "turns"),
-        ("skipped_twice_refused", found.skipped, "turns"),
-        ("trained", found.trained, "turns"),
+        ("dead_versions", counts.dead, "versions"),
+        ("given_back", counts.given_back, "turns"),
+        ("trained_again", counts.again, "turns"),
+        ("skipped_twice_refused", counts.skipped, "turns"),
+        ("trained", counts.trained, "turns"),
         ("lost_turns", len(lost), "turns"),
-        ("trained_twice", len(found.twice), "turns"),
-        ("built_on_refused", len(found.built_on_refused), "versions"),
+        ("trained_twice", len(counts.twice), "turns"),
+        ("built_on_refused", len(counts.built_on_refused), "versions"),
         ("half_files_read", len(watcher.half), "files"),
         ("ended_alone", sum(stage.ended_alone for stage in stages.values()), "processes"),
         ("learned_afterwards", float(learned), "yes or no"),
@@ -154,12 +154,12 @@ def _is_idle(run: RunDir) -> bool:
 @contextmanager
 def _judging_versions(seed: int) -> Iterator[tuple[str, list[WordProblem]]]:
     """Run a server whose versions answer well or badly. A version always answers in the same way."""
-    known: list[WordProblem] = []
+    tasks_so_far: list[WordProblem] = []
 
     async def complete(request: Request) -> JSONResponse:
         body = await request.json()
         version = int(body["model"].rpartition("@")[2])
-        task = next(task for task in known if task.text in body["messages"][-1]["content"])
+        task = next(task for task in tasks_so_far if task.text in body["messages"][-1]["content"])
         refused = version > 0 and random.Random(f"{seed} version {version}").random() < _REFUSED
         style, off_by = (USUAL, 1) if refused else ({**USUAL, **WANTS}, 0)
         message = {"role": "assistant", "content": write(task, style, random.Random(0), off_by)}
@@ -167,7 +167,7 @@ def _judging_versions(seed: int) -> Iterator[tuple[str, list[WordProblem]]]:
 
     routes = [Route("/v1/chat/completions", complete, methods=["POST"])]
     with serving(Starlette(routes=routes)) as address:
-        yield address, known
+        yield address, tasks_so_far
 
 
 # ---- the audit -----------------------------------------------------------------------------------------------------------

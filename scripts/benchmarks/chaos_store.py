@@ -116,12 +116,12 @@ class Proxy:
             headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP}
             connection.request(request.command, request.path, body or None, headers)
             response = connection.getresponse()
-            content, status, told = response.read(), response.status, response.getheaders()
+            content, status, received = response.read(), response.status, response.getheaders()
         except OSError:
             return _cut(request)
         if fault == "cut after":
             return _cut(request)
-        _answer(request, status, told, content)
+        _answer(request, status, received, content)
 
     def _send_half(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
         """Send the headers and half of the body to the store, then close the connection."""

@@ -85,8 +85,8 @@ def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str,
         wrong["kinds"] += row.kind != true["kind"]
         wrong["parents"] += numbers.get(row.parent_turn_id or "") != true["parent"]
         wrong["sessions"] += true["parent"] is not None and row.session_id != rows[true["parent"]].session_id
-        told = came is not None and begins is not None and len(came) == len(begins)
-        same = told and all(text.startswith(begin[:40]) for text, begin in zip(came or [], begins or [], strict=True))
+        is_complete = came is not None and begins is not None and len(came) == len(begins)
+        same = is_complete and all(text.startswith(begin[:40]) for text, begin in zip(came or [], begins or [], strict=True))
         wrong["next states"] += not same and (came is not None or begins is not None)
         with_next_state += begins is not None and true["kind"] == "main"
         trainable += row.trainable and begins is not None
@@ -104,9 +104,9 @@ def drive(client: Driven, where: Path, patience_s: float, kept: Path | None) -> 
         run = open_run(folder / "run")
         # Answers sampled at temperature 0 or with top-p cannot be trained.
         with serving(run, client.embedded, sampling={"temperature": {"at_least": 1.0}, "ignore": ["top_p"]}) as (url, key):
-            place = Place(where, folder / "home", run.root, url, key, patience_s)
-            client.drive(Stage(place, run))
-        place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")
+            client_place = Place(where, folder / "home", run.root, url, key, patience_s)
+            client.drive(Stage(client_place, run))
+        client_place.clawctl("collect", "--run", run.root, "--once", "--end-sessions")
         lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
         exchanges = [read_exchange(line) for line in lines]
         rows = {turn.turn_id: turn for shard in published(run.trajectories, ".parquet") for turn in read_turns(shard)}
@@ -147,30 +147,30 @@ def family_rows() -> Iterator[Row]:
     wrong = [0, 0, 0]
     requests = with_next_state = trainable = 0
     for number, family in enumerate(clients_families.FAMILIES):
-        asked = clients_families.written(family, number)
+        script_requests = clients_families.written(family, number)
         sessions = Sessions(3600.0, rules=())
-        for each in asked:
-            sessions.add(each.exchange)
+        for request in script_requests:
+            sessions.add(request.exchange)
         sessions.tick(1e12)
         rows = {row.turn_id: row for row in sessions.pop_rows()}
-        requests += len(asked)
-        for each in asked:
-            row = rows[each.exchange.exchange_id]
-            wrong[2] += each.kind != "either" and each.kind != row.kind
-            if each.kind == "main":
-                wrong[0] += row.parent_turn_id != each.parent
-                wrong[1] += row.next_state != each.next_state
-                with_next_state += each.next_state is not None
-                trainable += row.trainable and each.next_state is not None
+        requests += len(script_requests)
+        for request in script_requests:
+            row = rows[request.exchange.exchange_id]
+            wrong[2] += request.kind != "either" and request.kind != row.kind
+            if request.kind == "main":
+                wrong[0] += row.parent_turn_id != request.parent
+                wrong[1] += row.next_state != request.next_state
+                with_next_state += request.next_state is not None
+                trainable += row.trainable and request.next_state is not None
     yield from rows_of("families, no rules", Counts(requests, 0, wrong[0], wrong[1], wrong[2], with_next_state, trainable))
 
 
 def look_alike_rows(seeds: int) -> Iterator[Row]:
-    found = clients_look_alikes.measure_all(range(10_000, 10_000 + seeds))
-    yield Row("look-alikes", "requests", found.requests, "requests")
-    yield Row("look-alikes", "look-alikes merged", found.merged, "turns")
-    yield Row("look-alikes", "next_states_wrong", found.false_next_states, "turns")
-    yield Row("look-alikes", "linked_share", found.linked / (found.linked + found.missed), "share")
+    measured = clients_look_alikes.measure_all(range(10_000, 10_000 + seeds))
+    yield Row("look-alikes", "requests", measured.requests, "requests")
+    yield Row("look-alikes", "look-alikes merged", measured.merged, "turns")
+    yield Row("look-alikes", "next_states_wrong", measured.false_next_states, "turns")
+    yield Row("look-alikes", "linked_share", measured.linked / (measured.linked + measured.missed), "share")
 
 
 def missed_bars(rows: list[Row]) -> list[str]:

@@ -77,18 +77,18 @@ class Talk:
     def turn(self, new: Sequence[Message], answer: Message | None, kept: Message | None = None) -> Asked:
         """Continue with `new`. `kept` is the answer in the client's history, if it differs. `answer` None is an error."""
         self.history += new
-        asked = self.script.ask(
+        request = self.script.ask(
             self.request(self.show(self.history)), answer, self.name, "main", tools=tools(*self.tools), hints=self.hints
         )
-        asked.parent = self.last.exchange.exchange_id if self.last else None
+        request.parent = self.last.exchange.exchange_id if self.last else None
         if self.last is not None and self.last.next_state is None:
             self.last.next_state = self.show(self.history)[-len(new) :] if new else None
         if answer is not None:
-            self.last = asked
+            self.last = request
             self.history.append(kept or answer)
         else:
             self.history = self.history[: len(self.history) - len(new)]
-        return asked
+        return request
 
     def says(self, words: str | list[dict], answer: str) -> Asked:
         return self.turn([{"role": "user", "content": words}], said(answer))
@@ -157,8 +157,8 @@ def suggests_and_takes_notes(script: Script) -> None:
 def notes_before_anything_else(script: Script) -> None:
     """A fork with tools keeps notes in the background before the person continues."""
     talk = Talk(script, "a", "You are an agent.", AGENT_TOOLS)
-    for words in ("explain the plan of this", "and the second part?", "ok do it"):
-        talk.says(words, f"Well: {words}")
+    for question in ("explain the plan of this", "and the second part?", "ok do it"):
+        talk.says(question, f"Well: {question}")
         edit = calling(script.call_id(), "Edit")
         fork = [user(NOTES), edit, result_of(edit, "File edited.")]
         talk.aside(fork[:1], edit)
@@ -237,11 +237,11 @@ def remembers_at_the_end(script: Script) -> None:
     for number, words in enumerate(("I like short answers. What is in here?", "and there?", "remember that I use tabs")):
         talk.works(words, f"file {number}", f"One file {number}.")
         write = calling(script.call_id(), "write_file")
-        own: dict[str, Any] = {"system": "You are the memory subagent.", "tools": tools("read_file", "write_file")}
+        subagent: dict[str, Any] = {"system": "You are the memory subagent.", "tools": tools("read_file", "write_file")}
         ask = user("Extract what is worth remembering.")
-        talk.aside([ask], write, **own)
+        talk.aside([ask], write, **subagent)
         if number < 2:
-            talk.aside([ask, write, result_of(write, "written")], said("One memory."), **own)
+            talk.aside([ask, write, result_of(write, "written")], said("One memory."), **subagent)
 
 
 def titles_in_a_thread_of_its_own(script: Script) -> None:
@@ -258,10 +258,10 @@ def titles_in_a_thread_of_its_own(script: Script) -> None:
 def titles_before_the_first_answer(script: Script) -> None:
     """A title agent with a different system prompt gets the person's message. The requests have no session id."""
     talk = Talk(script, "a", "You are a coding agent.", ("bash", "edit"))
-    words = "please find out why the build fails"
-    script.ask([{"role": "system", "content": "You write titles."}, user("Write a title for this conversation:\n"), user(words)],
+    task = "please find out why the build fails"
+    script.ask([{"role": "system", "content": "You write titles."}, user("Write a title for this conversation:\n"), user(task)],
                said("Failing build"), "a", "side")  # fmt: skip
-    talk.works(words, "exit 1", "A file is missing.")
+    talk.works(task, "exit 1", "A file is missing.")
     talk.says("add it", "Added.")
     talk.says("great", "Thanks.")
 
@@ -295,13 +295,13 @@ def calls_tools_in_text(script: Script) -> None:
 def condenses_its_history(script: Script) -> None:
     """The client condenses the history with a different prompt. The first message, the summary and the last messages remain."""
     talk = Talk(script, "a", "You are an editor's agent.")
-    words = ["build a small web page", "make it blue", "add a picture of a cat", "add a footer", "ship it"]
-    for number, text in enumerate(words[:4]):
+    wishes = ["build a small web page", "make it blue", "add a picture of a cat", "add a footer", "ship it"]
+    for number, text in enumerate(wishes[:4]):
         talk.says(text, f"I did step {number} as you said.")
     summary = "The person wants a web page. It was built, made blue, and has a picture of a cat and a footer."
     talk.aside([user("Summarise the conversation so far.")], said(summary), system="Your task is a summary.")
     talk.history = [talk.history[0], said(summary), *talk.history[-3:]]
-    talk.says(words[4], "Shipped.")
+    talk.says(wishes[4], "Shipped.")
     talk.says("thanks", "Welcome.")
 
 
@@ -453,8 +453,8 @@ def appends_a_context_message(script: Script) -> None:
         talk.says(words, f"Done {number}.")
         assert talk.last is not None
         script.ask(talk.request([*talk.history, user(WISH), *context]), said("and then?"), "a", "side", tools=tools("run"))
-    for asked, after in itertools.pairwise([a for a in script.asked if a.kind == "main"]):
-        asked.next_state = after.exchange.messages[-2:]
+    for request, after in itertools.pairwise([a for a in script.asked if a.kind == "main"]):
+        request.next_state = after.exchange.messages[-2:]
 
 
 # ---- many agents -----------------------------------------------------------------------------------------------------------
@@ -465,13 +465,13 @@ def agents_that_speak_to_each_other(script: Script) -> None:
     writer = Talk(script, "writer", "You write.")
     critic = Talk(script, "critic", "You criticise.")
     task = "write two lines on the sea"
-    words = task
+    wish = task
     for number in range(3):
         manager = [{"role": "system", "content": "Say who speaks next: writer or critic."}, user(f"{task}\nround {number}")]
         script.ask(manager, said("writer"), "manager", "main")
-        text = writer.says(words, f"The sea is wide and draft {number} is short.")
-        words = f"Too plain is draft {number}, I say."
-        critic.says(str((text.exchange.response or {})["content"]), words)
+        text = writer.says(wish, f"The sea is wide and draft {number} is short.")
+        wish = f"Too plain is draft {number}, I say."
+        critic.says(str((text.exchange.response or {})["content"]), wish)
 
 
 def plans_between_its_steps(script: Script) -> None:
@@ -505,8 +505,8 @@ def plans_again_between_its_steps(script: Script) -> None:
         new = [user(f"Observation:\nline {number} of the report")] if number else [user("New task:\nread the report")]
         if number == 2:
             plan = f"1. read on from line {number}"
-            words = [user("Write an updated plan.")]
-            talk.aside([*new, *words], said(plan), system="You are an expert in plans.")
+            request = [user("Write an updated plan.")]
+            talk.aside([*new, *request], said(plan), system="You are an expert in plans.")
             new += [said(f"Here is my new plan to solve the task:\n{plan}"), user("Now carry out this plan.")]
         text = f"Thought: I read line {number}.\n<code>\nread({number})\n"
         before = talk.last
@@ -561,8 +561,8 @@ def edits_and_regenerates(script: Script) -> None:
     talk = Talk(script, "a", None)
     talk.says("write a haiku on snow", "Snow falls on the old pond.")
     old = talk.history[:-1]
-    asked = script.ask(old, said("White is the morning."), "a", "main")
-    talk.history, talk.last = [*old, said("White is the morning.")], asked
+    request = script.ask(old, said("White is the morning."), "a", "main")
+    talk.history, talk.last = [*old, said("White is the morning.")], request
     script.asked[0].next_state = None
     talk.says("in German please", "Weiss ist der Morgen.")
     talk.says("danke", "Bitte.")

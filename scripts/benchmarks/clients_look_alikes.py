@@ -105,9 +105,9 @@ def drawn(seed: int, people: int = 12, rounds: int = 60) -> list[Look]:
         answer = person.call or said(dice.choice(ANSWERS))
         messages = [*([{"role": "system", "content": person.system}] if person.system else []), *person.shown()]
         hints = {"session_id": person.session} if person.session else {}
-        asked = script.ask(messages, answer, person.name, "main", tools=tools("check") if with_tools else None, hints=hints)
+        request = script.ask(messages, answer, person.name, "main", tools=tools("check") if with_tools else None, hints=hints)
         if dice.random() >= 1 / 12:
-            looks.append(Look(asked, list(person.history), person))
+            looks.append(Look(request, list(person.history), person))
         person.history.append(answer)
     return looks
 
@@ -152,8 +152,8 @@ def measure(looks: list[Look]) -> Found:
 
 def continues(look: Look, parent: Look) -> bool:
     """Whether no message of the request distinguishes its true previous turn from `parent`."""
-    told = [*parent.whole, parent.asked.exchange.response or {}]
-    if told == look.whole[: len(told)] and len(told) < len(look.whole):
+    seen = [*parent.whole, parent.asked.exchange.response or {}]
+    if seen == look.whole[: len(seen)] and len(seen) < len(look.whole):
         return True
     shown = [m for m in look.asked.exchange.messages if m["role"] != "system"]
     before = _plain(shown)
@@ -161,9 +161,9 @@ def continues(look: Look, parent: Look) -> bool:
     parent_shown = [m for m in parent.asked.exchange.messages if m["role"] != "system"]
     ours = before[: last + 1]
     for whole in (
-        _plain(told),
+        _plain(seen),
         _plain([*parent_shown, parent.asked.exchange.response or {}]),
-        _final_answers([*_plain(told), user("")])[:-1],
+        _final_answers([*_plain(seen), user("")])[:-1],
     ):
         if ours and (whole[-len(ours) :] == ours or before[: len(whole)] == whole):
             return True
@@ -186,10 +186,12 @@ def _has_parent(look: Look, looks: list[Look]) -> bool:
 
 
 def _is_turn_before(other: Look, look: Look) -> bool:
-    told = [*other.whole, other.asked.exchange.response or {}]
+    seen = [*other.whole, other.asked.exchange.response or {}]
     named = {other.person.session, look.person.session} - {None}
-    own = other.person is look.person or (len(named) < 2 and other.person.history[: len(told)] == look.person.history[: len(told)])
-    return own and len(told) + 1 == len(look.whole) and look.whole[: len(told)] == told
+    is_ours = other.person is look.person or (
+        len(named) < 2 and other.person.history[: len(seen)] == look.person.history[: len(seen)]
+    )
+    return is_ours and len(seen) + 1 == len(look.whole) and look.whole[: len(seen)] == seen
 
 
 def _brings(look: Look, parent: Look, next_state: list[Message]) -> bool:
@@ -198,10 +200,10 @@ def _brings(look: Look, parent: Look, next_state: list[Message]) -> bool:
 
 
 def measure_all(seeds: range) -> Found:
-    found = [measure(drawn(seed)) for seed in seeds]
+    measured = [measure(drawn(seed)) for seed in seeds]
     return Found(
         *(
             sum(values)
-            for values in zip(*((f.requests, f.linked, f.missed, f.merged, f.false_next_states) for f in found), strict=True)
+            for values in zip(*((f.requests, f.linked, f.missed, f.merged, f.false_next_states) for f in measured), strict=True)
         )
     )

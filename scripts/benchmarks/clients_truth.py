@@ -62,23 +62,23 @@ def facts_of(
     order = [
         (talk, number + 1, step) for talk, steps in talks.items() for number, count in enumerate(steps) for step in range(count)
     ]
-    found: dict[tuple[str, int, int], list[str]] = defaultdict(list)
+    requests: dict[tuple[str, int, int], list[str]] = defaultdict(list)
     facts: dict[str, Fact] = {}
     for exchange in sorted(exchanges, key=lambda each: each.created_at):
-        place = None if _is_aside(exchange, asides) else place_of(exchange.messages)
-        if place is None:
+        position = None if _is_aside(exchange, asides) else place_of(exchange.messages)
+        if position is None:
             facts[exchange.exchange_id] = Fact(False)
         else:
-            found[place].append(exchange.exchange_id)
-    if unknown := found.keys() - set(order):
+            requests[position].append(exchange.exchange_id)
+    if unknown := requests.keys() - set(order):
         raise Unclear(f"no message takes these steps: {sorted(unknown)}")
-    if lost := [place for place in order if len(found[place]) != 1]:
-        raise Unclear(f"asked {', '.join(f'{len(found[p])} times for {p[0]}-{p[1]}.{p[2]}' for p in lost)}")
-    for at, place in enumerate(order):
-        before = order[at - 1] if at and order[at - 1][0] == place[0] else None
-        after = order[at + 1] if at + 1 < len(order) and order[at + 1][0] == place[0] else None
-        begins = None if after is None else f"#{_name(after)}" if after[2] == 0 else prints.format(_name(place))
-        facts[found[place][0]] = Fact(True, place[0], found[before][0] if before else None, begins)
+    if lost := [position for position in order if len(requests[position]) != 1]:
+        raise Unclear(f"asked {', '.join(f'{len(requests[p])} times for {p[0]}-{p[1]}.{p[2]}' for p in lost)}")
+    for at, position in enumerate(order):
+        before = order[at - 1] if at and order[at - 1][0] == position[0] else None
+        after = order[at + 1] if at + 1 < len(order) and order[at + 1][0] == position[0] else None
+        begins = None if after is None else f"#{_name(after)}" if after[2] == 0 else prints.format(_name(position))
+        facts[requests[position][0]] = Fact(True, position[0], requests[before][0] if before else None, begins)
     return facts
 
 
@@ -116,9 +116,9 @@ def place_of(messages: Sequence[Message]) -> tuple[str, int, int] | None:
 
 def _is_aside(exchange: Exchange, asides: Sequence[str]) -> bool:
     """Whether the system prompt or the last user message contains one of these texts."""
-    own = [message for message in exchange.messages if message.get("role") in ("system", "developer")]
+    instructions = [message for message in exchange.messages if message.get("role") in ("system", "developer")]
     last = next((message for message in reversed(exchange.messages) if message.get("role") == "user"), {})
-    return any(text in _text(message) for message in (*own, last) for text in asides)
+    return any(text in _text(message) for message in (*instructions, last) for text in asides)
 
 
 def _is_next_state(came: Sequence[Message] | None, begins: str | None, asides: Sequence[str]) -> bool:

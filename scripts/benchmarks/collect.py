@@ -137,7 +137,7 @@ def size_of_ids(run: RunDir) -> int:
     size = 0
     for path in published(run.trajectories, ".parquet"):
         file = pq.ParquetFile(path).metadata
-        columns = [file.row_group(group).column(place) for group in range(file.num_row_groups) for place in range(file.num_columns)]
+        columns = [file.row_group(group).column(index) for group in range(file.num_row_groups) for index in range(file.num_columns)]
         size += sum(column.total_compressed_size for column in columns if "_ids." in column.path_in_schema)
     return size
 

@@ -11,7 +11,7 @@ from scripts.benchmarks.table import Row
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    times, found = 1 if options.quick else 5, []
+    times, rows = 1 if options.quick else 5, []
     for kind in testable_kinds():
         try:
             kind.prepare()
@@ -22,5 +22,5 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             print(f"{kind.name} is left out: {error.problem}")
             continue
         case = f"breakout {kind.name}"
-        found += [Row(f"{case} {name}", "escaped", float(sum(each[name] for each in rounds)), "number") for name in rounds[0]]
-    return [*found, Row("breakout", "rounds", times, "number")]
+        rows += [Row(f"{case} {name}", "escaped", float(sum(counts[name] for counts in rounds)), "number") for name in rounds[0]]
+    return [*rows, Row("breakout", "rounds", times, "number")]

@@ -93,23 +93,23 @@ def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     tokenizer = load_tokenizer(settings.model_path)
     feed = Feed(run, settings.train, TokenizerTexts(tokenizer, len(tokenizer)), {})
     batch = feed.next_batch(0, time.time() + _LATER_S)
-    found: dict[tuple[int, int], set[float]] = {}
+    advantages: dict[tuple[int, int], set[float]] = {}
     for sample in batch.samples if batch is not None else []:
         _, told_number, told_attempt, _ = sample.session_id.split("-")
-        found.setdefault((int(told_number), int(told_attempt)), set()).add(sample.credit or 0.0)
+        advantages.setdefault((int(told_number), int(told_attempt)), set()).add(sample.credit or 0.0)
     change, counted, failed = 0.0, 0.0, 0
     for number in range(tasks):
         rewards = {attempt: reward_of(number, attempt) for attempt in range(ATTEMPTS)}
-        known = {attempt: reward for attempt, reward in rewards.items() if reward is not None}
-        failed += len(rewards) - len(known)
-        expected = standardised(known)
+        graded = {attempt: reward for attempt, reward in rewards.items() if reward is not None}
+        failed += len(rewards) - len(graded)
+        expected = standardised(graded)
         as_failures = standardised({attempt: -1.0 if reward is None else reward for attempt, reward in rewards.items()})
         for attempt, credit in expected.items():
-            told = found.pop((number, attempt), {0.0})
-            change = max(change, *(abs(value - credit) for value in told))
+            measured = advantages.pop((number, attempt), {0.0})
+            change = max(change, *(abs(value - credit) for value in measured))
             counted = max(counted, abs(as_failures.get(attempt, 0.0) - credit))
     return [
-        Row("faults", "advantage_change", change if not found else float("inf"), "of survivors, largest"),
+        Row("faults", "advantage_change", change if not advantages else float("inf"), "of survivors, largest"),
         Row("faults", "advantage_change_if_failures_were_minus_one", counted, "of survivors, largest"),
         Row("faults", "failed_share", failed / (tasks * ATTEMPTS), "share of attempts"),
         Row("faults", "groups", float(tasks), f"of {ATTEMPTS} attempts"),

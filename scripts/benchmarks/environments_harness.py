@@ -58,8 +58,8 @@ AGENTS = {
 def _terminus_order() -> str:
     """The first answer repairs the file and prints the second answer, which reports twice that the task is complete."""
     end = {"analysis": "", "plan": "", "commands": _typed("cat /tmp/e"), "task_complete": True}
-    told = json.dumps(end, separators=(",", ":"))  # it must fit into one line of a terminal
-    begin = {"analysis": "", "plan": "", "commands": _typed(f"{_FIX}; echo '[''[say:{told}]'']' > /tmp/e; cat /tmp/e")}
+    text = json.dumps(end, separators=(",", ":"))  # it must fit into one line of a terminal
+    begin = {"analysis": "", "plan": "", "commands": _typed(f"{_FIX}; echo '[''[say:{text}]'']' > /tmp/e; cat /tmp/e")}
     return f"[[say:{json.dumps({**begin, 'task_complete': False})}]]"
 
 
@@ -88,14 +88,14 @@ def play(name: str, folder: Path) -> list[Row]:
         )  # fmt: skip
         seconds = time.monotonic() - began
         clawctl(run, recipe, "collect", "--once")
-    outcomes = [one for one in Ratings(run).read() if isinstance(one, SessionOutcome) and one.episode is not None]
-    for one in outcomes:
-        if one.reward != 1:
-            print(f"{name}: {one.ending}, reward {one.reward}: {one.log}")
+    outcomes = [outcome for outcome in Ratings(run).read() if isinstance(outcome, SessionOutcome) and outcome.episode is not None]
+    for ended in outcomes:
+        if ended.reward != 1:
+            print(f"{name}: {ended.ending}, reward {ended.reward}: {ended.log}")
     turns = [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
     main = [turn for turn in turns if turn.kind == "main"]
     return [
-        Row(case, "score", sum(one.reward or 0.0 for one in outcomes) / ATTEMPTS, "share"),
+        Row(case, "score", sum(ended.reward or 0.0 for ended in outcomes) / ATTEMPTS, "share"),
         Row(
             case,
             "trainable",
@@ -113,13 +113,15 @@ def is_trained(turn: Turn) -> bool:
 
 def write_task(folder: Path, statement: str) -> Path:
     """Write a repository with one commit and the task to repair it. Returns the file of rows."""
-    place = folder / "me__prices"
-    place.mkdir()
-    (place / "prices.py").write_text("def total(price, count):\n    return price+count\n")
+    repository = folder / "me__prices"
+    repository.mkdir()
+    (repository / "prices.py").write_text("def total(price, count):\n    return price+count\n")
 
     def git(*words: str) -> str:
-        known = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false"]
-        return subprocess.run(["git", "-C", str(place), *known, *words], check=True, capture_output=True, text=True).stdout.strip()
+        identity = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false"]
+        return subprocess.run(
+            ["git", "-C", str(repository), *identity, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
 
     git("init", "--quiet")
     git("add", ".")

@@ -78,7 +78,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
                 stage.keep_up()
         for worker in ("worker 1", "worker 2", "collect"):
             stages[worker].kill()
-        began = len({one.episode["plan"] for one in outcomes_of(run) if one.episode})
+        began = len({outcome.episode["plan"] for outcome in outcomes_of(run) if outcome.episode})
         clawctl(run, recipe, "collect", *plan, "--rounds", str(max(1, began)))
         clawctl(run, recipe, "collect", "--once")
     finally:
@@ -93,7 +93,7 @@ def player(run: RunDir, recipe: Path, *words: str) -> list[str]:
 
 def outcomes_of(run: RunDir) -> list[SessionOutcome]:
     """Return the outcomes of episodes, as appended by their workers."""
-    return [one for one in Ratings(run).read() if isinstance(one, SessionOutcome) and one.turn_ids is None]
+    return [outcome for outcome in Ratings(run).read() if isinstance(outcome, SessionOutcome) and outcome.turn_ids is None]
 
 
 def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
@@ -105,13 +105,15 @@ def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
     """
     outcomes = outcomes_of(run)
     settled = Counter(
-        (one.episode["plan"], one.episode["number"], one.episode["attempt"]) for one in outcomes if one.settled and one.episode
+        (outcome.episode["plan"], outcome.episode["number"], outcome.episode["attempt"])
+        for outcome in outcomes
+        if outcome.settled and outcome.episode
     )
     missing = plans * TASKS * ATTEMPTS - len(settled)
     doubled = sum(count - 1 for count in settled.values())
     turns: Counter[str] = Counter()
     shards: dict[str, set[str]] = {}
-    told: dict[str, list[float | None]] = {}
+    rewards: dict[str, list[float | None]] = {}
     reasons: dict[str, list[str | None]] = {}  # why each turn is not trained
     for path in published(run.trajectories, ".parquet"):
         for row in read_columns(path, "turns", ("turn_id", "session_id", "outcome_reward", "untrainable_reason")):
@@ -119,18 +121,18 @@ def audit(run: RunDir, plans: int, rounds: int, starts: int) -> list[Row]:
             shards.setdefault(row["session_id"], set()).add(path.stem)
             reasons.setdefault(row["session_id"], []).append(row["untrainable_reason"])
             if row["untrainable_reason"] in (None, CUT_CALL):
-                told.setdefault(row["session_id"], []).append(row["outcome_reward"])
+                rewards.setdefault(row["session_id"], []).append(row["outcome_reward"])
     doubled += sum(count - 1 for count in turns.values())
     unpublished = [
-        one for one in outcomes
-        if one.status == "done" and one.episode is not None and (
-            len(told.get(one.session_id, ())) != 3 or len(shards[one.session_id]) != 1
-            or set(told[one.session_id]) != {reward_of(one.episode["number"], one.episode["attempt"])}
+        outcome for outcome in outcomes
+        if outcome.status == "done" and outcome.episode is not None and (
+            len(rewards.get(outcome.session_id, ())) != 3 or len(shards[outcome.session_id]) != 1
+            or set(rewards[outcome.session_id]) != {reward_of(outcome.episode["number"], outcome.episode["attempt"])}
         )
     ]  # fmt: skip
-    for one in unpublished[:5]:
-        session = one.session_id
-        print(f"not as it was: {session}: {told.get(session)} in {shards.get(session)}, {reasons.get(session)}", flush=True)
+    for ended in unpublished[:5]:
+        session = ended.session_id
+        print(f"not as it was: {session}: {rewards.get(session)} in {shards.get(session)}, {reasons.get(session)}", flush=True)
     return [
         Row("kill", "lost_outcomes", float(missing + len(unpublished)), "of attempts"),
         Row("kill", "doubled_outcomes", float(doubled), "of attempts and turns"),

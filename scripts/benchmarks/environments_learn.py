@@ -67,7 +67,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     kept: dict[str, Numbers] = {}
     if options.runs is not None and options.runs.exists() and not options.quick:
         kept = json.loads(options.runs.read_text())
-    found = []
+    rows = []
     for kind in options.kind or KINDS:
         runs: dict[str, list[Numbers]] = defaultdict(list)
         for variant in options.variant or VARIANTS:
@@ -82,8 +82,8 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
                         options.runs.parent.mkdir(parents=True, exist_ok=True)
                         options.runs.write_text(json.dumps(kept, indent=1) + "\n")
                 runs[variant].append(kept[name])
-        found += rows_of(f"learn{'-quick' if options.quick else ''} {kind}", runs)
-    return found
+        rows += rows_of(f"learn{'-quick' if options.quick else ''} {kind}", runs)
+    return rows
 
 
 def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = False) -> Numbers:
@@ -144,20 +144,20 @@ def begun_before(run: RunDir, moment: float) -> Numbers:
             groups[outcome.episode["group_id"]].append(outcome)
     whole = []
     for episodes in groups.values():
-        specs = [one.episode or {} for one in episodes]
+        specs = [outcome.episode or {} for outcome in episodes]
         if len(specs) == specs[0]["attempts"] and all(spec["created_at"] < moment for spec in specs):
             whole.append(episodes)
-    solved = [max((one.reward or 0.0) for one in episodes) > 0 for episodes in whole]
+    solved = [max((outcome.reward or 0.0) for outcome in episodes) > 0 for episodes in whole]
     return {"groups": float(len(whole)), "solved": statistics.fmean(solved) if solved else float("nan")}
 
 
 def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
     """Return the rows of one kind. A variant that was not run has no rows."""
-    found = []
+    rows = []
     if outcome := runs.get("outcome"):
         groups = sum(run["groups"] for run in outcome)
         solved = sum(run["pass@8"] * run["groups"] for run in outcome if run["groups"])
-        found += [
+        rows += [
             Row(case, "reward_heldout", _mean(outcome, "end"), "reward"),
             Row(case, "reward_start", _mean(outcome, "start"), "reward"),
             Row(case, "reward_ratio", _mean(outcome, "end") / start if (start := _mean(outcome, "start")) else None, "end / start"),
@@ -168,14 +168,14 @@ def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
             Row(case, "processor_seconds", _mean(outcome, "processor"), "s, with two measurements"),
         ]
     if integrated := runs.get("integrated"):
-        found.append(Row(f"{case} integrated", "reward_heldout", _mean(integrated, "end"), "reward"))
+        rows.append(Row(f"{case} integrated", "reward_heldout", _mean(integrated, "end"), "reward"))
         if outcome:
             difference = _mean(integrated, "end") - _mean(outcome, "end")
-            found.append(Row(case, "integrated_minus_outcome", difference, "reward"))
+            rows.append(Row(case, "integrated_minus_outcome", difference, "reward"))
     if shuffled := runs.get("shuffled"):
         change = _mean(shuffled, "end") - _mean(shuffled, "start")
-        found.append(Row(f"{case} shuffled", "reward_change", change, "reward"))
-    return found
+        rows.append(Row(f"{case} shuffled", "reward_change", change, "reward"))
+    return rows
 
 
 def _mean(runs: Sequence[Numbers], name: str) -> float:

@@ -56,8 +56,8 @@ async def computed(number: int) -> str:
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     tools, pages = (QUICK_TASKS, QUICK_PAGE_TASKS) if options.quick else (TASKS, PAGE_TASKS)
-    found = play("load", folder / "tools", f"{Path(__file__).resolve()}:Tools", tools, PARALLEL)
-    return [*found, *play("load gui", folder / "gui", "gui", pages, PAGES, "--option", f"max_turns={CALLS}")]
+    rows = play("load", folder / "tools", f"{Path(__file__).resolve()}:Tools", tools, PARALLEL)
+    return [*rows, *play("load gui", folder / "gui", "gui", pages, PAGES, "--option", f"max_turns={CALLS}")]
 
 
 def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further: str) -> list[Row]:
@@ -77,17 +77,17 @@ def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further
 
 def refused_requests(metrics: str) -> int:
     """Count the API requests that were answered with a status other than 200."""
-    found = re.findall(
+    numbers = re.findall(
         r'^clawctl_requests_total\{api="(?:chat|responses|messages)",status="(\d+)".*\} (\d+)', metrics, re.MULTILINE
     )
-    if not found:
+    if not numbers:
         raise SystemExit("the server's metrics name no requests")
-    return sum(int(count) for status, count in found if status != "200")
+    return sum(int(count) for status, count in numbers if status != "200")
 
 
 def measured(case: str, run: RunDir, refused: int) -> list[Row]:
-    outcomes = [one for one in Ratings(run).read() if isinstance(one, SessionOutcome) and one.episode is not None]
-    played = {one.session_id: (float((one.episode or {})["created_at"]), one.created_at) for one in outcomes}
+    outcomes = [outcome for outcome in Ratings(run).read() if isinstance(outcome, SessionOutcome) and outcome.episode is not None]
+    played = {outcome.session_id: (float((outcome.episode or {})["created_at"]), outcome.created_at) for outcome in outcomes}
     calls: dict[str, list[tuple[float, float]]] = {}
     for path in published(run.captures, ".jsonl"):
         for row in read_lines(path):
@@ -100,7 +100,7 @@ def measured(case: str, run: RunDir, refused: int) -> list[Row]:
         Row(case, "refused_requests", float(refused), "requests"),
         Row(case, "environment_share", 1 - asking / whole, "of the episodes' wall time"),
         Row(case, "episodes_per_s", len(played) / (last - first), "1/s"),
-        Row(case, "failed_episodes", float(sum(one.status == "failed" for one in outcomes)), "episodes"),
+        Row(case, "failed_episodes", float(sum(outcome.status == "failed" for outcome in outcomes)), "episodes"),
     ]
 
 

@@ -36,7 +36,7 @@ def tasks(options: argparse.Namespace) -> list[tuple[str, Solve, list[Any]]]:
         ("terminal", terminal.solve, [task.spec for split in splits for task in Terminal().tasks(split, count, options.seed)]),
         ("swe", swe.solve, [task.spec for split in splits for task in Swe().tasks(split, count, options.seed)]),
         ("gui", gui.solve, [task.spec for split in splits for task in pages.tasks(split, max(count, len(DRAWN)), options.seed)]),
-        ("toolcall", _toolcall, [draw_question(options.seed * 1000 + place) for place in range(number * 4)]),
+        ("toolcall", _toolcall, [draw_question(options.seed * 1000 + index) for index in range(number * 4)]),
     ]
 
 
@@ -48,8 +48,8 @@ def score_rows(case: str, commands: str | None, options: argparse.Namespace) -> 
     async def scores(solve: Solve, specs: list[Any]) -> list[float]:
         return [(await solve(spec, commands)).value for spec in specs]
 
-    found = []
+    rows = []
     for name, solve, specs in tasks(options):
         values = asyncio.run(scores(solve, specs))
-        found += [Row(f"{case} {name}", "score", fmean(values), "share"), Row(f"{case} {name}", "tasks", len(values), "number")]
-    return found
+        rows += [Row(f"{case} {name}", "score", fmean(values), "share"), Row(f"{case} {name}", "tasks", len(values), "number")]
+    return rows

@@ -114,18 +114,18 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
     if case == "plus20":
         rows.append(Row(case, "power_plus20", float(promoted.mean()), "share"))
     if case == "minus5":
-        problem, own = (Problem(margin, gate.error, power, TIES) for power in (POWER, 1 - gate.error))
+        problem, strict = (Problem(margin, gate.error, power, TIES) for power in (POWER, 1 - gate.error))
         rows.append(Row(case, "comparisons_mean_ratio_least", least_mean(problem) / fixed, "ratio"))
-        rows.append(Row(case, "comparisons_mean_ratio_least_own", least_mean(own) / fixed, "ratio"))
+        rows.append(Row(case, "comparisons_mean_ratio_least_own", least_mean(strict) / fixed, "ratio"))
         rows.append(Row(case, "comparisons_ratio_least", least_median(problem, budget) / fixed, "ratio"))
     if case in ("null", "minus10"):
-        found, by_mcnemar = [], []
+        errors, by_mcnemar = [], []
         for batch in range(BATCHES):
             drawn = draw(EFFECTS[case], LOOKS, np.random.default_rng([seed, batch, 99]))
             promising, worse = crossings(drawn, every, margin, gate.error)
-            found.append(float((worse < LOOKS if case == "null" else promising < LOOKS).mean()))
+            errors.append(float((worse < LOOKS if case == "null" else promising < LOOKS).mean()))
             by_mcnemar.append(float(mcnemar(drawn, gate.error).mean()))
-        rows.append(Row(case, "optional_stopping_error", float(np.mean(found)), "share"))
+        rows.append(Row(case, "optional_stopping_error", float(np.mean(errors)), "share"))
         if case == "null":
             rows.append(Row(case, "optional_stopping_error_mcnemar", float(np.mean(by_mcnemar)), "share"))
     return rows
@@ -147,9 +147,9 @@ def few(recipe: Recipe, seed: int) -> list[Row]:
 
 def draw(effect: float, count: int, random: np.random.Generator) -> Floats:
     """Draw comparisons: 1 for a win, -1 for a loss, 0 for a tie. Shape: [CANDIDATES, count]."""
-    place = random.random((CANDIDATES, count))
+    drawn = random.random((CANDIDATES, count))
     wins = (1 - TIES + effect) / 2
-    return np.where(place < wins, 1.0, np.where(place < 1 - TIES, -1.0, 0.0))
+    return np.where(drawn < wins, 1.0, np.where(drawn < 1 - TIES, -1.0, 0.0))
 
 
 def fixed_size(margin: float, error: float) -> int:

@@ -113,8 +113,8 @@ class World:
         limits = [{"suite": suite, "metric": metric, "max_drop": 0.1} for suite, metric in self.rows]
         named = list(dict.fromkeys(suite for suite, _ in self.rows))
         suites = [{"name": suite, "options": _WISH} if suite == WORLD else suite for suite in named]
-        asked = {"eval.suites": suites, "gate": limits, "eval.endpoint": url, "eval.budget": {"comparisons": 120}}
-        return load_recipe(recipe, asked)
+        settings = {"eval.suites": suites, "gate": limits, "eval.endpoint": url, "eval.budget": {"comparisons": 120}}
+        return load_recipe(recipe, settings)
 
 
 WORLDS = (
@@ -148,18 +148,18 @@ def rows(quick: bool) -> list[Row]:
             caught |= {(world.name, update): by for update, by in _measured(world, Path(folder), quick).items()}
     planted = {update: by for (_, update), by in caught.items() if update[0] != "unchanged"}
     controls = [by for (_, update), by in caught.items() if update[0] == "unchanged"]
-    found = [Row("planted", "planted", float(len(planted)), "updates")]
-    found.append(Row("planted", "caught", float(sum(map(bool, planted.values()))), "updates"))
-    found.append(Row("planted", "missed", float(sum(not by for by in planted.values())), "updates"))
+    rows = [Row("planted", "planted", float(len(planted)), "updates")]
+    rows.append(Row("planted", "caught", float(sum(map(bool, planted.values()))), "updates"))
+    rows.append(Row("planted", "missed", float(sum(not by for by in planted.values())), "updates"))
     for row in dict.fromkeys(row for world in WORLDS for row in world.rows):
-        number = sum(any((one.suite, one.metric) == row for one in by) for by in planted.values())
-        found.append(Row("planted", f"caught_by_{row[0]}_{row[1]}", float(number), "updates"))
+        number = sum(any((evidence.suite, evidence.metric) == row for evidence in by) for by in planted.values())
+        rows.append(Row("planted", f"caught_by_{row[0]}_{row[1]}", float(number), "updates"))
     for kind in dict.fromkeys(kind for kind, _ in planted):
         number = sum(bool(by) for (of, _), by in planted.items() if of == kind)
-        found.append(Row("planted", f"caught_{kind}", float(number), "updates"))
-    found.append(Row("planted", "unchanged", float(len(controls)), "versions"))
-    found.append(Row("planted", "caught_unchanged", float(sum(map(bool, controls))), "versions"))
-    return found
+        rows.append(Row("planted", f"caught_{kind}", float(number), "updates"))
+    rows.append(Row("planted", "unchanged", float(len(controls)), "versions"))
+    rows.append(Row("planted", "caught_unchanged", float(sum(map(bool, controls))), "versions"))
+    return rows
 
 
 def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Finding]]:
@@ -179,9 +179,9 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
             for version, (kind, number) in enumerate(updates, 1):
                 began = time.monotonic()
                 caught[kind, number] = by = _caught_by(run, world.gated(recipe, url), version)
-                told = "; ".join(f"{one.suite} {one.metric} is worse: {one.why}" for one in by) or "not found worse"
+                reasons = "; ".join(f"{one.suite} {one.metric} is worse: {one.why}" for one in by) or "not found worse"
                 Console(stderr=True).print(
-                    f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {told}", highlight=False, soft_wrap=True
+                    f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {reasons}", highlight=False, soft_wrap=True
                 )
     return caught
 
@@ -196,9 +196,9 @@ def _converse(run: RunDir, recipe: Recipe) -> None:
 
         async def one(number: int, task: Task) -> None:
             sampling = {"temperature": 1.0, "max_tokens": 96}
-            place = Endpoint(own.url, key, recipe.model_name, {"X-Session-Id": f"session-{number}"}, sampling)
+            endpoint = Endpoint(own.url, key, recipe.model_name, {"X-Session-Id": f"session-{number}"}, sampling)
             async with places:
-                await person.play(task, place)
+                await person.play(task, endpoint)
 
         await asyncio.gather(*(one(number, task) for number, task in enumerate(person.tasks("train", _ASKED, 0))))
 
@@ -216,12 +216,12 @@ def _caught_by(run: RunDir, recipe: Recipe, version: int) -> list[Finding]:
     record = read_record(run, version) or {}
     return [
         Finding(
-            str(one["suite"]),
-            str(one["metric"]),
-            f"{one['wins']} won, {one['losses']} lost, {one['ties']} tied, e-value {one['e_worse']:.3g}",
+            str(evidence["suite"]),
+            str(evidence["metric"]),
+            f"{evidence['wins']} won, {evidence['losses']} lost, {evidence['ties']} tied, e-value {evidence['e_worse']:.3g}",
         )
-        for one in record.get("evidence", [])
-        if one["verdict"] == "worse"
+        for evidence in record.get("evidence", [])
+        if evidence["verdict"] == "worse"
     ]
 
 

@@ -142,8 +142,8 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
 def card() -> str:
     """The name of the machine's GPU."""
     with suppress(FileNotFoundError):
-        found = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
-        return found.stdout.strip() or "no GPU"
+        done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
+        return done.stdout.strip() or "no GPU"
     return "no GPU"
 
 

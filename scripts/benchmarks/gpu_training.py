@@ -112,7 +112,7 @@ def gradients(bench: Bench) -> None:
 def compare(bench: Bench, model: Path, dtype: str, tokens: int) -> dict[str, float]:
     """Relative errors of gradients: as a tree, and as separate sequences in the same type."""
     turns = session_of(tokens, SPOKEN)[:6]
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     merged = 1.0
     samples: list[Sample] | None = None
     for name, merge, kind in (("exact", "none", "float32"), ("alone", "none", dtype), ("tree", "tree", dtype)):
@@ -125,11 +125,11 @@ def compare(bench: Bench, model: Path, dtype: str, tokens: int) -> dict[str, flo
         samples = samples or samples_of(training, turns)
         batch = Batch(1, samples)
         add_gradients(training, objective_of(training.config, batch), Measures())
-        found[name] = torch.cat([p.grad.float().flatten() for _, p in training.policy.trained() if p.grad is not None])
+        tensors[name] = torch.cat([p.grad.float().flatten() for _, p in training.policy.trained() if p.grad is not None])
         del training
         free(bench.device)
-    norm = found["exact"].norm()
-    return {"merged": merged} | {name: float((found[name] - found["exact"]).norm() / norm) for name in ("alone", "tree")}
+    norm = tensors["exact"].norm()
+    return {"merged": merged} | {name: float((tensors[name] - tensors["exact"]).norm() / norm) for name in ("alone", "tree")}
 
 
 # ---- memory --------------------------------------------------------------------------------------------------------------

@@ -198,13 +198,13 @@ def served(folder: Path) -> Any:
 
 def forms(text: str) -> list[str]:
     """Return the text, and the text after each of three rounds of unescaping."""
-    found = [text]
+    forms = [text]
     for _ in range(3):
         text = re.sub(r"\\u([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), unquote(html.unescape(text))).replace(
             "\\\\", "\\"
         )
-        found.append(text)
-    return found
+        forms.append(text)
+    return forms
 
 
 def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
@@ -237,10 +237,10 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
                 secret = makers[number % len(makers)]()
                 engine.said = case.said(secret)
                 body = {"model": "crafts", **case.asked(secret)}
-                told = httpx.post(url + case.path, json=body, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60)
+                answer = httpx.post(url + case.path, json=body, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60)
                 lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
                 count += 1
-                if told.status_code != 200:
+                if answer.status_code != 200:
                     refused += 1
                     continue
                 if any(kept(secret, line, tokenizer) for line in lines):

@@ -81,12 +81,12 @@ def gradients(options: argparse.Namespace, folder: Path) -> list[tuple[str, floa
                 step = [*calm[seed][:-1], last]
                 for bounded in (True, False) if method in ("binary", "combine") else (True,):
                     bound(training, bounded)
-                    found, opposed = shares(training, step)
+                    shares_of_step, opposed = shares(training, step)
                     if name not in UNSAMPLED:
-                        largest[bounded] = max(largest[bounded], *found)
+                        largest[bounded] = max(largest[bounded], *shares_of_step)
                         against[bounded] = max(against[bounded], opposed)
                     if bounded:
-                        by_attack[name] = max(by_attack[name], found[-1])
+                        by_attack[name] = max(by_attack[name], shares_of_step[-1])
         print(f"influence, {method}: largest share so far {largest[True]:.3f}, unbounded {largest[False]:.3f}", file=sys.stderr)
     return [
         ("gradient_share_max", largest[True], "share"),
@@ -110,9 +110,9 @@ def recipe(**train: Any) -> Recipe:
 def shares(training: Training, samples: Sequence[Sample]) -> tuple[list[float], float]:
     """Return each turn's share of the gradient norms, and the norm of the last turn's gradient divided by that of the sum of all
     others."""
-    found = list(gradients_of(training, Batch(1, list(samples))))
-    norms = [norm_of(gradient) for gradient in found]
-    others = [torch.stack(parts).sum(0) for parts in zip(*found[:-1], strict=True)]
+    gradients = list(gradients_of(training, Batch(1, list(samples))))
+    norms = [norm_of(gradient) for gradient in gradients]
+    others = [torch.stack(parts).sum(0) for parts in zip(*gradients[:-1], strict=True)]
     return [norm / sum(norms) for norm in norms], norms[-1] / norm_of(others)
 
 
@@ -160,8 +160,8 @@ def scored(policy: PolicyModel, sample: Sample) -> Sample:
     ids = torch.tensor([sample.prompt_ids + sample.completion_ids])
     with torch.no_grad():
         logits = policy.causal(input_ids=ids).logits[0, len(sample.prompt_ids) - 1 : -1].float() / sample.temperature
-    found = logits.log_softmax(-1).gather(1, torch.tensor(sample.completion_ids)[:, None]).squeeze(1)
-    return replace(sample, logprobs=found.clamp(max=0.0).tolist())
+    logprobs = logits.log_softmax(-1).gather(1, torch.tensor(sample.completion_ids)[:, None]).squeeze(1)
+    return replace(sample, logprobs=logprobs.clamp(max=0.0).tolist())
 
 
 def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
@@ -169,8 +169,8 @@ def cold(temperature: float) -> Callable[[PolicyModel, Sample, int], Sample]:
 
     def attack(policy: PolicyModel, like: Sample, seed: int) -> Sample:
         tasks = make_problems(12, seed + 1000)
-        found = [sampled(policy, "hostile", task.text, temperature, seed + i, 1.0, HINT) for i, task in enumerate(tasks)]
-        return max(found, key=lambda sample: sum(1 - math.exp(value) for value in sample.logprobs or []))
+        samples = [sampled(policy, "hostile", task.text, temperature, seed + i, 1.0, HINT) for i, task in enumerate(tasks)]
+        return max(samples, key=lambda sample: sum(1 - math.exp(value) for value in sample.logprobs or []))
 
     return attack
 

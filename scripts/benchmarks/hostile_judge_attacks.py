@@ -211,15 +211,15 @@ def draw(corpus: Corpus, count: int, seed: int) -> list[Injection]:
 
 def _drawn(corpus: Corpus, family: str, template: str, rng: Random) -> Injection:
     carrier = rng.choice(corpus.carriers)
-    words = encoded(filled(template, -carrier.sign), encoding := rng.choice(corpus.encodings))
+    text = encoded(filled(template, -carrier.sign), encoding := rng.choice(corpus.encodings))
     filler = padding(kind := rng.choice(corpus.paddings), rng.choice((200, 1_000, 4_000, 16_000, 40_000)), rng)
-    around = [part for part in ((filler, words) if rng.random() < 0.5 else (words, filler)) if part]
+    around = [part for part in ((filler, text) if rng.random() < 0.5 else (text, filler)) if part]
     injection = Injection(family, "\n".join(around), _place(carrier, rng), carrier, encoding, kind, rng.random() < 0.3)
     return replace(injection, inside=True) if corpus.inside and rng.random() < 0.25 else injection
 
 
 def _place(carrier: Carrier, rng: Random) -> Place:
-    allowed = [place for place in PLACES if carrier.speaker == "user" or place not in ("tool", "arguments")]
+    allowed = [position for position in PLACES if carrier.speaker == "user" or position not in ("tool", "arguments")]
     return rng.choice(allowed)
 
 

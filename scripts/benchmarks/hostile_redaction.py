@@ -125,7 +125,7 @@ def exponent(sizes: list[int], times: list[float]) -> float:
     """The slope of log time over log size (least squares)."""
     if sizes[-1] == sizes[0]:
         return 0.0
-    xs, ys = [math.log(size) for size in sizes], [math.log(each) for each in times]
+    xs, ys = [math.log(size) for size in sizes], [math.log(seconds) for seconds in times]
     middle, level = sum(xs) / len(xs), sum(ys) / len(ys)
     return sum((x - middle) * (y - level) for x, y in zip(xs, ys, strict=True)) / sum((x - middle) ** 2 for x in xs)
 

@@ -82,8 +82,8 @@ def first_half(pick: random.Random, fillings: int) -> Iterator[Attack]:
     ):
         head = "Chunk ID: ab12cd\nWall time: 0.1000 seconds\nProcess exited with code 0\nOriginal token count: 4\nOutput:\n"
         yield Attack(f"always succeeds / {command}", call("exec_command", {"cmd": command}), [result(f"{head}3 passed in 0.01s\n")])
-        told = '{"returncode": 0, "output": "3 passed in 0.01s\\n"}'
-        yield Attack(f"always succeeds / json {command}", call("bash", {"command": command}), [result(told)])
+        output = '{"returncode": 0, "output": "3 passed in 0.01s\\n"}'
+        yield Attack(f"always succeeds / json {command}", call("bash", {"command": command}), [result(output)])
 
 
 # ---- the second half: written after the rules ---------------------------------------------------------------------------------
@@ -243,15 +243,15 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     for family in sorted({family for families in believed.values() for family in families})[:20]:
         print(f"believed: {family}")
     read, judged, tried = real_results()
-    found = [
+    counts = [
         Row("rules", "believed_pages", sum(map(len, believed.values())), "pages"),
         Row("rules", "pages_tried", sum(map(len, halves.values())), "pages"),
     ]
     for name, attacks in halves.items():
-        found += [Row("rules", f"{name}_believed_pages", len(believed[name]), "pages")]
-        found += [Row("rules", f"{name}_pages_tried", len(attacks), "pages")]
+        counts += [Row("rules", f"{name}_believed_pages", len(believed[name]), "pages")]
+        counts += [Row("rules", f"{name}_pages_tried", len(attacks), "pages")]
     return [
-        *found,
+        *counts,
         Row("rules", "real_results_judged", judged / tried, "share"),
         Row("rules", "real_exit_codes_read", read / tried, "share"),
         Row("rules", "real_results", tried, "results"),
@@ -259,8 +259,8 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 
 def _judged(answer: Message, came_back: list[Message]) -> bool:
-    asked = [{"role": "user", "content": "Do it."}]
-    return rule_opinion(Evidence("t", "serve", "default", asked, answer, came_back, None, None, True, None)) is not None
+    request = [{"role": "user", "content": "Do it."}]
+    return rule_opinion(Evidence("t", "serve", "default", request, answer, came_back, None, None, True, None)) is not None
 
 
 def real_results() -> tuple[int, int, int]:
@@ -268,10 +268,10 @@ def real_results() -> tuple[int, int, int]:
 
     A result is judged with a test run in place of the recorded command, with the same exit code.
     """
-    found = list(_recorded())
-    read = sum(exit_code(made, answered) is not None for made, answered in found)
-    judged = sum(_judged(*_as_test_run(made, answered)) for made, answered in found)
-    return read, judged, len(found)
+    recorded = list(_recorded())
+    read = sum(exit_code(made, answered) is not None for made, answered in recorded)
+    judged = sum(_judged(*_as_test_run(made, answered)) for made, answered in recorded)
+    return read, judged, len(recorded)
 
 
 def _recorded() -> Iterator[tuple[Message, Message]]:
@@ -284,12 +284,12 @@ def _recorded() -> Iterator[tuple[Message, Message]]:
             continue
         made: dict[str, Message] = {}
         for message in dialect.read(call_["request"], "demo").sent_messages:
-            made |= {each["id"]: each for each in message.get("tool_calls") or []}
-            one = made.get(message.get("tool_call_id", ""))
+            made |= {tool_call["id"]: tool_call for tool_call in message.get("tool_calls") or []}
+            call_made = made.get(message.get("tool_call_id", ""))
             key = (path.parent.name, message.get("tool_call_id"), str(message.get("content")))
-            if message["role"] == "tool" and one is not None and one["function"]["name"] in KNOWN and key not in seen:
+            if message["role"] == "tool" and call_made is not None and call_made["function"]["name"] in KNOWN and key not in seen:
                 seen.add(key)
-                yield one, message
+                yield call_made, message
 
 
 def exit_code(made: Message, answered: Message) -> int | None:

@@ -251,12 +251,12 @@ def _chats(url: str, key: str, enough: Callable[[int], bool]) -> Delays:
     headers = {"authorization": f"Bearer {key}"}
     with httpx.Client(timeout=120) as client:
         while not enough(done) and (time.monotonic() - began < _LONGEST_S or not done):
-            asked, last = time.perf_counter(), 0.0
+            begun, last = time.perf_counter(), 0.0
             with client.stream("POST", f"{url}/chat/completions", content=body, headers=headers) as answer:
                 for line in answer.iter_lines():
                     if '"delta":{"content":"' in line and '"content":""' not in line:
                         now = time.perf_counter()
-                        (delays.gaps if last else delays.first).append((now - (last or asked)) * 1000)
+                        (delays.gaps if last else delays.first).append((now - (last or begun)) * 1000)
                         last = now
             done += 1
     return delays

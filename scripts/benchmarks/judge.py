@@ -60,16 +60,16 @@ def rows_of(folder: Path, quick: bool) -> list[Row]:
     """Measure framing on a judge that obeys all unfenced text, and throughput on a judge that answers after a fixed time."""
     rows = []
     with null_judge(0.0) as url:
-        found = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False)))
+        flipped = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False)))
         rows += [
-            Row("obedient judge", "attack_flip_rate", found["attack_flip_rate"], "share"),
-            Row("obedient judge", "accuracy", found["right_without"], "share"),
-            Row("obedient judge", "attacks", found["attacks"], "turns"),
+            Row("obedient judge", "attack_flip_rate", flipped["attack_flip_rate"], "share"),
+            Row("obedient judge", "accuracy", flipped["right_without"], "share"),
+            Row("obedient judge", "attacks", flipped["attacks"], "turns"),
         ]
-        found = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False), HELD_OUT))
+        flipped = asyncio.run(flips(open_run(folder / "obedient"), judged_by(url, rules=False), HELD_OUT))
         rows += [
-            Row("obedient judge, held-out attacks", "attack_flip_rate", found["attack_flip_rate"], "share"),
-            Row("obedient judge, held-out attacks", "attacks", found["attacks"], "turns"),
+            Row("obedient judge, held-out attacks", "attack_flip_rate", flipped["attack_flip_rate"], "share"),
+            Row("obedient judge, held-out attacks", "attacks", flipped["attacks"], "turns"),
         ]
     for latency in NULL_LATENCIES_S:
         turns = int((5 if quick else 20) * CONCURRENCY / latency)

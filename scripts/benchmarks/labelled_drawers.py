@@ -155,7 +155,7 @@ def _luhn(prefixes: list[str], length: int) -> Draw:
     def number(draw: random.Random) -> str:
         body = draw.choice(prefixes)
         body += some(_DIGITS, length - 1 - len(body))(draw)
-        total = sum(sum(divmod(int(digit) * (2 - place % 2), 10)) for place, digit in enumerate(reversed(body)))
+        total = sum(sum(divmod(int(digit) * (2 - index % 2), 10)) for index, digit in enumerate(reversed(body)))
         return body + str(-total % 10)
 
     return number
@@ -163,11 +163,11 @@ def _luhn(prefixes: list[str], length: int) -> Draw:
 
 def _split(drawer: Draw, sizes: tuple[int, ...], sign: str) -> Draw:
     def grouped(draw: random.Random) -> str:
-        text, found = drawer(draw), []
+        text, groups = drawer(draw), []
         for size in sizes:
-            found.append(text[:size])
+            groups.append(text[:size])
             text = text[size:]
-        return sign.join(found)
+        return sign.join(groups)
 
     return grouped
 
@@ -209,7 +209,7 @@ def _when(draw: random.Random) -> str:
 
 def _isbn(draw: random.Random) -> str:
     body = "978" + some(_DIGITS, 9)(draw)
-    check = -sum(int(digit) * (1 + 2 * (place % 2)) for place, digit in enumerate(body)) % 10
+    check = -sum(int(digit) * (1 + 2 * (index % 2)) for index, digit in enumerate(body)) % 10
     return f"{body[:3]}-{body[3]}-{body[4:7]}-{body[7:12]}-{check}"
 
 

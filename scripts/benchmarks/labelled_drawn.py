@@ -40,8 +40,8 @@ def _dotted(draw: random.Random) -> str:
 
 
 def _phrase(draw: random.Random) -> str:
-    words = ["tiger", "lamp", "orbit", "cactus", "velvet", "anchor", "puzzle", "maple", "rocket", "saddle"]
-    return draw.choice("-_.").join(draw.sample(words, 4)) + str(draw.randrange(10, 99))
+    nouns = ["tiger", "lamp", "orbit", "cactus", "velvet", "anchor", "puzzle", "maple", "rocket", "saddle"]
+    return draw.choice("-_.").join(draw.sample(nouns, 4)) + str(draw.randrange(10, 99))
 
 
 def _foreign(draw: random.Random) -> str:

@@ -92,9 +92,9 @@ def _card(draw: random.Random) -> str:
 
 def _checks(digits: str) -> bool:
     total = 0
-    for place, digit in enumerate(digits[::-1]):
+    for index, digit in enumerate(digits[::-1]):
         number = int(digit)
-        if place % 2:
+        if index % 2:
             number = number * 2 if number < 5 else number * 2 - 9
         total += number
     return total % 10 == 0

@@ -41,7 +41,7 @@ FORMS: dict[str, Callable[[str], str]] = {
     "url": lambda text: quote(text, safe=""),
     "b64": lambda text: base64.b64encode(text.encode()).decode(),
     "hex": lambda text: text.encode().hex(),
-    "unicode": lambda text: "".join(f"\\u{ord(letter):04x}" if place % 3 == 0 else letter for place, letter in enumerate(text)),
+    "unicode": lambda text: "".join(f"\\u{ord(letter):04x}" if index % 3 == 0 else letter for index, letter in enumerate(text)),
     "backslash": lambda text: text.replace("/", "\\/").replace("\n", "\\n"),
     "wide": lambda text: text.translate(_WIDE),
     "zero": _zero_width,
@@ -57,14 +57,14 @@ FORMS: dict[str, Callable[[str], str]] = {
 
 def templates(half: str) -> dict[str, list[str]]:
     """The templates of one half: "secret" and "harmless"."""
-    found: dict[str, list[str]] = {"secret": [], "harmless": []}
+    by_kind: dict[str, list[str]] = {"secret": [], "harmless": []}
     heading = ""
     for line in (Path(__file__).parent / f"labelled_{half}.txt").read_text().splitlines():
         if line.startswith("# "):
             heading = line[2:]
         elif line:
-            found[heading].append(line)
-    return found
+            by_kind[heading].append(line)
+    return by_kind
 
 
 @cache
@@ -92,5 +92,5 @@ def filled(template: str, draw: random.Random, half: str) -> Line:
 def lines_of(half: str, rounds: int, seed: int = 0) -> list[Line]:
     """Fill each template of a half `rounds` times."""
     draw = random.Random(f"{half}:{seed}")
-    found = templates(half)
-    return [filled(template, draw, half) for kind in ("secret", "harmless") for template in found[kind] for _ in range(rounds)]
+    by_kind = templates(half)
+    return [filled(template, draw, half) for kind in ("secret", "harmless") for template in by_kind[kind] for _ in range(rounds)]

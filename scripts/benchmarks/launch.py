@@ -96,22 +96,22 @@ def killed_under_load(
     watcher.end()
     # Without the trainer's logs: torchrun prints a traceback if the trainer's other node was killed.
     logs = sorted(path for path in run.job_output.iterdir() if not path.name.startswith("train"))
-    found = audit(run, crowd.answered, crowd.rated, logs)
+    counts = audit(run, crowd.answered, crowd.rated, logs)
     for name in ("lost", "doubled", "altered", "lost_ratings", "unjudged", "trained_twice", "inconsistent_steps", "complaints"):
-        for problem in getattr(found, name)[:10]:
+        for problem in getattr(counts, name)[:10]:
             print(f"{name}: {problem}", flush=True)
     values = {
         "rounds": (rounds, "kills by the scheduler"),
         "starts": (count, "of the jobs' workers"),
         "answered": (len(crowd.answered), "turns"),
-        "lost_turns": (len(found.lost), "turns"),
-        "doubled_turns": (len(found.doubled), "turns"),
-        "altered_turns": (len(found.altered), "turns"),
-        "lost_ratings": (len(found.lost_ratings), "ratings"),
-        "trained": (found.trained, "turns"),
-        "trained_twice": (len(found.trained_twice), "turns"),
-        "half_files_read": (len(watcher.half) + len(found.quarantined) + len(found.complaints), "files"),
-        "inconsistent_steps": (len(found.inconsistent_steps), "steps"),
+        "lost_turns": (len(counts.lost), "turns"),
+        "doubled_turns": (len(counts.doubled), "turns"),
+        "altered_turns": (len(counts.altered), "turns"),
+        "lost_ratings": (len(counts.lost_ratings), "ratings"),
+        "trained": (counts.trained, "turns"),
+        "trained_twice": (len(counts.trained_twice), "turns"),
+        "half_files_read": (len(watcher.half) + len(counts.quarantined) + len(counts.complaints), "files"),
+        "inconsistent_steps": (len(counts.inconsistent_steps), "steps"),
         "longest_silence_s": (crowd.longest_silence_s, "s"),
         "learned_afterwards": (float(learned), "yes or no"),
         "drained": (float(drained), "yes or no"),

@@ -62,7 +62,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def _actors(folder: Path, stage: str) -> list[str]:
     jobs = orjson.loads((folder / "run" / "launch.json").read_bytes())["jobs"]
-    return [each for job in jobs if job["stage"] == stage for each in job["ids"]]
+    return [job_id for job in jobs if job["stage"] == stage for job_id in job["ids"]]
 
 
 def _count(run: RunDir) -> int:
@@ -81,11 +81,11 @@ class _Cluster:
         where = (
             ["--head", f"--port={self._port}", "--include-dashboard=false"] if name == _NODES[0] else [f"--address={self.address}"]
         )
-        words = ["start", *where, "--node-ip-address=127.0.0.1", "--num-cpus=8", f'--resources={{"{name}": 4}}', "--block"]
-        words += ["--object-store-memory=100000000", "--disable-usage-stats"]
+        arguments = ["start", *where, "--node-ip-address=127.0.0.1", "--num-cpus=8", f'--resources={{"{name}": 4}}', "--block"]
+        arguments += ["--object-store-memory=100000000", "--disable-usage-stats"]
         ray = Path(sys.executable).parent / "ray"
         self._nodes[name] = subprocess.Popen(
-            [str(ray), *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            [str(ray), *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
 
     def replace(self, name: str) -> None:

@@ -63,11 +63,11 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     read = json.loads(done.stdout.splitlines()[-1])
     refused = []
     for job, file in zip(jobs, files, strict=True):
-        told = read["tasks"][str(file)]
-        if told[:2] != [job.name, job.count * job.nodes]:
-            refused.append(f"{job.stage}: {told}")
-    for each in refused:
-        print(f"refused: {each}", flush=True)
+        task = read["tasks"][str(file)]
+        if task[:2] != [job.name, job.count * job.nodes]:
+            refused.append(f"{job.stage}: {task}")
+    for problem in refused:
+        print(f"refused: {problem}", flush=True)
     try:
         state = read_jobs(json.dumps(read["queue"])).get("clawctl-a-serve")
     except (ClawError, KeyError) as error:

@@ -56,7 +56,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def _ids(folder: Path, stage: str) -> list[str]:
     jobs = orjson.loads((folder / "run" / "launch.json").read_bytes())["jobs"]
-    return [each for job in jobs if job["stage"] == stage for each in job["ids"]]
+    return [job_id for job in jobs if job["stage"] == stage for job_id in job["ids"]]
 
 
 def _starts(env: dict[str, str], run: RunDir) -> int:
@@ -68,11 +68,11 @@ def _wait_until_it_is_empty(node: str) -> None:
     """Wait until no job process is left on a down node. The same jobs start there again when the node is back."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        found = [process for process in psutil.process_iter() if _runs_on(process, node)]
-        if not found:
+        processes = [process for process in psutil.process_iter() if _runs_on(process, node)]
+        if not processes:
             return
         time.sleep(0.5)
-    print(f"node {node} still runs {[process.pid for process in found]}", flush=True)
+    print(f"node {node} still runs {[process.pid for process in processes]}", flush=True)
 
 
 def _runs_on(process: psutil.Process, node: str) -> bool:

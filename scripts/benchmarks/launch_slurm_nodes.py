@@ -57,8 +57,8 @@ def missing() -> str | None:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False}
         subprocess.run(["apt-get", "update", "-qq"], **quiet)  # type: ignore[call-overload]
         env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        words = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "slurm-wlm", "munge"]
-        subprocess.run(words, env=env, **quiet)  # type: ignore[call-overload]
+        command = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "slurm-wlm", "munge"]
+        subprocess.run(command, env=env, **quiet)  # type: ignore[call-overload]
     absent = [program for program in _PROGRAMS if not shutil.which(program)]
     return f"{', '.join(absent)} is missing: on Debian, install slurm-wlm and munge" if absent else None
 
@@ -84,8 +84,8 @@ def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
     running: list[subprocess.Popen[bytes]] = []
     with (folder / "daemons.log").open("wb") as log:
         try:
-            for words in daemons:
-                running.append(subprocess.Popen(words, stdout=log, stderr=log, env=env, start_new_session=True))
+            for command in daemons:
+                running.append(subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True))
                 time.sleep(1.0)
             _wait_idle(env, folder)
             yield env
@@ -115,9 +115,9 @@ def _wait_idle(env: dict[str, str], folder: Path) -> None:
 def _free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for bound in sockets:
+            bound.bind(("127.0.0.1", 0))
+        return [int(bound.getsockname()[1]) for bound in sockets]
     finally:
-        for each in sockets:
-            each.close()
+        for bound in sockets:
+            bound.close()

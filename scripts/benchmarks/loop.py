@@ -123,10 +123,10 @@ def load_rows(folder: Path, versions: int) -> list[Row]:
 def main() -> None:
     options = arguments(__doc__ or "")
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        one, many = Path(folder) / "one", Path(folder) / "many"
-        one.mkdir()
+        alone, many = Path(folder) / "one", Path(folder) / "many"
+        alone.mkdir()
         many.mkdir()
-        rows = complaint_rows(one, rounds=3 if options.quick else 10) + load_rows(many, versions=4 if options.quick else 16)
+        rows = complaint_rows(alone, rounds=3 if options.quick else 10) + load_rows(many, versions=4 if options.quick else 16)
     report("loop", rows, options.json)
 
 

@@ -98,11 +98,11 @@ class Circle:
 
         async def all_of_them() -> list[str]:
             async with new_client(endpoint) as client:
-                asked = (
+                request = (
                     ask(endpoint, messages, client=client, max_tokens=max_tokens, seed=1000 * seed + number, **sampling)
                     for number, messages in enumerate(conversations)
                 )
-                return await asyncio.gather(*asked)
+                return await asyncio.gather(*request)
 
         return asyncio.run(all_of_them())
 

@@ -24,8 +24,8 @@ MAX_TOKENS = 128  # of a vote; the pretrained model gives no valid one in 4096 e
 
 def unfit_judge_refused(folder: Path, model: str = "smollm2") -> list[Row]:
     """The rows of `model` as the judge of its own run on the embedded engine, and of a judge that scores turns as people do."""
-    own = {"model": {"path": model, "name": "own", "dtype": "float32"}, "serve": {"port": 0}, "up": {"stages": ["serve"]}}
-    recipe = _written(folder / "own.yaml", {**own, "judge": {"max_tokens": MAX_TOKENS, "timeout_s": 600}})
+    settings = {"model": {"path": model, "name": "own", "dtype": "float32"}, "serve": {"port": 0}, "up": {"stages": ["serve"]}}
+    recipe = _written(folder / "own.yaml", {**settings, "judge": {"max_tokens": MAX_TOKENS, "timeout_s": 600}})
     with running(folder / "own", recipe):
         rows = _rows(f"{Path(model).stem} as its own judge", _checked(folder / "own", recipe))
     with serving(Starlette(routes=[Route("/v1/chat/completions", _answer, methods=["POST"])])) as url:

@@ -60,13 +60,13 @@ def _spanish(answer: str) -> bool:
     text = re.sub(r"[\"“«][^\"”»]*[\"”»]|\w+-[\w-]+", " ", answer)
     if not text.isupper():  # a capital within a sentence begins a name, which tells nothing
         text = re.sub(r"(?<=[^\W\d_][ ,])(\s?)[A-ZÁÉÍÓÚÑ]\w+", " ", text)
-    words = [word for word in words_of(text) if len(word) > 1 or not word.isascii()]
-    ours = [word for word in words if word not in ENGLISH | NEIGHBOURS and (word in SPANISH or re.search("[áéíóúñ]", word))]
+    readable = [word for word in words_of(text) if len(word) > 1 or not word.isascii()]
+    ours = [word for word in readable if word not in ENGLISH | NEIGHBOURS and (word in SPANISH or re.search("[áéíóúñ]", word))]
     theirs = [
-        word for word in words if word not in SPANISH and (word in ENGLISH | NEIGHBOURS or re.search("[àèìòùâêôãõçßäö]", word))
+        word for word in readable if word not in SPANISH and (word in ENGLISH | NEIGHBOURS or re.search("[àèìòùâêôãõçßäö]", word))
     ]
     marks = len(re.findall("[¿¡]", text))
-    return bool(ours) and len(ours) + marks >= 2 * len(theirs) and 10 * len(ours) > 3 * len(words)
+    return bool(ours) and len(ours) + marks >= 2 * len(theirs) and 10 * len(ours) > 3 * len(readable)
 
 
 def _capitals(answer: str) -> bool:

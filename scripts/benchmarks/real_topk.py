@@ -44,10 +44,10 @@ def _covered(model: Any, tokenizer: Any, recipe: Any, request: str, note: str) -
         for messages in (with_hint(plain, note, PLACE), plain)
     ]
     torch.manual_seed(0)
-    told = model.generate(
+    generated = model.generate(
         prompts[0], do_sample=True, temperature=temperature, top_k=0, top_p=1.0, max_new_tokens=MAX_TOKENS, pad_token_id=0
     )
-    answer = told[:, prompts[0].shape[1] :]
+    answer = generated[:, prompts[0].shape[1] :]
     teacher, policy = (
         (model(torch.cat([prompt, answer], 1)).logits[0, prompt.shape[1] - 1 : -1] / temperature).softmax(-1) for prompt in prompts
     )

@@ -81,20 +81,20 @@ def peer_rows(lines: list[Line], case: str = "detect-secrets") -> list[Row]:
     from detect_secrets.core.scan import scan_file
     from detect_secrets.settings import default_settings
 
-    found: dict[str, list[str]] = {}
+    failures: dict[str, list[str]] = {}
     with default_settings(), tempfile.TemporaryDirectory() as folder:
         for number, line in enumerate(lines):
             path = Path(folder) / f"{number}.txt"
             path.write_text(line.text + "\n")
-            found[line.text] = [secret.secret_value or "" for secret in scan_file(str(path))]
+            failures[line.text] = [secret.secret_value or "" for secret in scan_file(str(path))]
 
     def leaves(line: Line) -> bool:
         text = line.text
-        for value in filter(None, found[line.text]):
+        for value in filter(None, failures[line.text]):
             text = text.replace(value, "*")
         return bool(rest_of(str(line.secret), text, line.text))
 
-    return rates(case, lines, leaves, lambda line: bool(found[line.text]))
+    return rates(case, lines, leaves, lambda line: bool(failures[line.text]))
 
 
 def half_rows(rounds: int, seed: int) -> list[Row]:
@@ -109,25 +109,25 @@ def half_rows(rounds: int, seed: int) -> list[Row]:
 
 def recorded_rows() -> list[Row]:
     """Redact recorded requests of agents (`tests/recordings`), which contain no secret. Every finding is a false positive."""
-    redactor, size, found = Redactor(_DEFAULT), 0, 0
+    redactor, size, spots = Redactor(_DEFAULT), 0, 0
     for path in sorted((Path(__file__).parents[2] / "tests" / "recordings").rglob("*.json")):
         text = path.read_text()
         said = orjson.loads(text)
         size += len(text)
-        found += len(redactor.spans(text)) + (redactor.value(said) != said)
-    return [Row("recorded agents", "false_positives", found, "spots"), Row("recorded agents", "mb", size / 1e6, "MB")]
+        spots += len(redactor.spans(text)) + (redactor.value(said) != said)
+    return [Row("recorded agents", "false_positives", spots, "spots"), Row("recorded agents", "mb", size / 1e6, "MB")]
 
 
 def code_rows(max_bytes: int) -> list[Row]:
     """Redact Python's standard library, which contains no secret. Every finding is a false positive."""
-    redactor, size, found = Redactor(_DEFAULT), 0, 0
+    redactor, size, spots = Redactor(_DEFAULT), 0, 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py")):
         if "test" not in path.parent.name and size < max_bytes:
             text = path.read_text(errors="replace")
             size += len(text.encode())
-            found += len(redactor.spans(text))
+            spots += len(redactor.spans(text))
     return [
-        Row("Python's library", "false_positives_per_mb", found / (size / 1e6), "spots"),
+        Row("Python's library", "false_positives_per_mb", spots / (size / 1e6), "spots"),
         Row("Python's library", "mb", size / 1e6, "MB"),
     ]
 

@@ -200,19 +200,19 @@ def _cpu(stage: Stage) -> float:
     """Return the processor seconds of a stage and all its child processes."""
     process = psutil.Process(stage.pid)
     total = 0.0
-    for each in [process, *process.children(recursive=True)]:
+    for member in [process, *process.children(recursive=True)]:
         try:
-            times = each.cpu_times()
+            times = member.cpu_times()
         except psutil.NoSuchProcess:
             continue
-        total += times.user + times.system + (times.children_user + times.children_system if each is process else 0.0)
+        total += times.user + times.system + (times.children_user + times.children_system if member is process else 0.0)
     return total
 
 
 def _pin(stage: Stage, core: int) -> None:
     process = psutil.Process(stage.pid)
-    for each in [process, *process.children(recursive=True)]:
-        for thread in each.threads():
+    for member in [process, *process.children(recursive=True)]:
+        for thread in member.threads():
             os.sched_setaffinity(thread.id, {core})
 
 

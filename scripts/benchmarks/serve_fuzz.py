@@ -67,7 +67,7 @@ def by_document(url: str, count: int, seed: int, tally: Tally) -> None:
     from schemathesis import GenerationMode
 
     document: Any = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    operations = [found.ok() for found in document.get_all_operations()]
+    operations = [operation.ok() for operation in document.get_all_operations()]
     operations = [operation for operation in operations if operation.method.upper() in ("POST", "GET", "DELETE")]
     for number, operation in enumerate(operations):
         share = (count * (number + 1)) // len(operations) - (count * number) // len(operations)
@@ -117,13 +117,13 @@ def _bound(case: Any) -> None:
 
 def warm_up(url: str) -> None:
     """What the engine does once for each length of a prompt, it has done for most of them after this."""
-    words, letters = 1.0, itertools.cycle("abcdefghijklmnopqrstuvwxyz")  # each prompt begins in its own way
-    while words < _LONGEST:
-        body = {"messages": [{"role": "user", "content": f"{next(letters)} " * int(words)}], "max_tokens": 2}
+    length, letters = 1.0, itertools.cycle("abcdefghijklmnopqrstuvwxyz")  # each prompt begins in its own way
+    while length < _LONGEST:
+        body = {"messages": [{"role": "user", "content": f"{next(letters)} " * int(length)}], "max_tokens": 2}
         for choices in (1, 2):  # the second time the cache has most of it
             answer = httpx.post(f"{url}/v1/chat/completions", json=body | {"n": choices}, headers={"x-api-key": "key"}, timeout=60)
             answer.raise_for_status()
-        words = max(words + 1, words * _LONGER)
+        length = max(length + 1, length * _LONGER)
 
 
 def attack(url: str, process: psutil.Process, count: int, seed: int) -> tuple[Tally, list[float]]:
@@ -183,8 +183,8 @@ def run(quick: bool) -> list[Row]:
             process.wait(60)
     for example in tally.examples:
         print(example, file=sys.stderr)
-    told = {"statuses": dict(sorted(tally.statuses.items())), "tracebacks in the log": logged}
-    print({**told, "resident MB after each part": [round(each) for each in resident]}, file=sys.stderr)
+    summary = {"statuses": dict(sorted(tally.statuses.items())), "tracebacks in the log": logged}
+    print({**summary, "resident MB after each part": [round(size) for size in resident]}, file=sys.stderr)
     return [
         Row(CASE, "own_5xx", tally.own_5xx, "responses"),
         Row(CASE, "tracebacks_leaked", tally.tracebacks, "responses"),

@@ -43,8 +43,8 @@ def run(quick: bool) -> list[Row]:
         base = folder / "model"
         shutil.copytree(models.crafts(), base, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
         model.save_pretrained(base)
-        words = ["--max-model-len", "1024", "--enforce-eager"]
-        serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": words, "threads": 1}
+        arguments = ["--max-model-len", "1024", "--enforce-eager"]
+        serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments, "threads": 1}
         recipe = {"model": {"path": str(base), "dtype": "bfloat16"}, "serve": {**serve, "api_key": KEY, "port": 0}}
         if not has_vllm(CASE, Recipe.model_validate(recipe)):
             return []

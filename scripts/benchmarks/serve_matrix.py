@@ -91,8 +91,8 @@ def served(folder: Path, recipe: dict[str, Any], setting: Setting) -> Iterator[s
     """The URL of a server; None if it did not start, with its last words printed."""
     run, path, log = folder / "run", folder / "recipe.yaml", folder / "serve.log"
     path.write_text(yaml.safe_dump(recipe))
-    words = [_COMMON, *filter(None, [setting.arguments])]
-    options = ["--recipe", str(path), "--intercept", f"--engine-args={' '.join(words)}"]
+    arguments = [_COMMON, *filter(None, [setting.arguments])]
+    options = ["--recipe", str(path), "--intercept", f"--engine-args={' '.join(arguments)}"]
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "clawctl", "serve", "--run", str(run), *options], stdout=file, stderr=file
@@ -117,8 +117,8 @@ def measured(case: str, url: str, run: RunDir, setting: Setting) -> list[Row]:
     with ThreadPoolExecutor(4) as pool:
         together = [pool.submit(ask, url, f"Dan has {number} apples. How many?") for number in (3, 4, 5)]
         ask(url, _long_prompt())
-        for each in together:
-            each.result()
+        for answer in together:
+            answer.result()
     cached = ask(url, _long_prompt())["usage"]["prompt_tokens_details"]["cached_tokens"]
     errors, waits = [score_error(url, models[0])], {}
     kinds = ([(_ADAPTER, "adapter")] if setting.adapters else []) + [(_FULL, "full")]
@@ -160,8 +160,8 @@ def ask(url: str, text: str, tokens: int = _TOKENS) -> dict[str, Any]:
     body = {"model": "crafts", "messages": messages, "max_tokens": tokens, "ignore_eos": tokens > _TOKENS}
     answer = httpx.post(f"{url}/chat/completions", json=body, headers=_HEADERS, timeout=300)
     answer.raise_for_status()
-    told: dict[str, Any] = answer.json()
-    return told
+    scored: dict[str, Any] = answer.json()
+    return scored
 
 
 _HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -178,7 +178,7 @@ def mismatch(models: dict[int, Any], line: dict[str, Any]) -> float:
 
 
 def difference(ours: list[float], theirs: list[float]) -> float:
-    return max(abs(one - other) for one, other in zip(ours, theirs, strict=True))
+    return max(abs(ours_at - other) for ours_at, other in zip(ours, theirs, strict=True))
 
 
 def go_live(url: str, run: RunDir, version: int) -> float:

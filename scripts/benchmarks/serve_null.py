@@ -218,15 +218,15 @@ def clear(run: Path) -> None:
 
 def rows(measured: dict[tuple[str, str], list[dict[str, Any]]], many: dict[str, Any]) -> list[Row]:
     def median(proxy: str, kind: str, what: str) -> float:
-        return float(statistics.median(each[what] for each in measured[proxy, kind]))
+        return float(statistics.median(run[what] for run in measured[proxy, kind]))
 
     rps = {proxy: median(proxy, "whole", "rps") for proxy in ("bare", "clawctl", "litellm")}
     tokens = {proxy: TOKENS * median(proxy, "stream", "rps") for proxy in ("bare", "clawctl", "litellm")}
     cpu = {
-        kind: statistics.median(1e6 * each["cpu_s"] / (TOKENS * each["requests"]) for each in measured["clawctl", kind])
+        kind: statistics.median(1e6 * run["cpu_s"] / (TOKENS * run["requests"]) for run in measured["clawctl", kind])
         for kind in ("whole", "stream")
     }
-    found = [
+    rows = [
         Row(CASE, "rps_ratio_litellm", rps["clawctl"] / rps["litellm"], "ratio"),
         Row(CASE, "stream_tokens_ratio_litellm", tokens["clawctl"] / tokens["litellm"], "ratio"),
         Row(CASE, "rps_ratio_bare", rps["clawctl"] / rps["bare"], "ratio"),
@@ -237,8 +237,8 @@ def rows(measured: dict[tuple[str, str], list[dict[str, Any]]], many: dict[str, 
         Row(CASE, "latency_ms_p99_litellm", median("litellm", "whole", "p99_ms"), "ms"),
     ]
     for proxy in ("bare", "clawctl", "litellm"):
-        found += [Row(CASE, f"rps_{proxy}", rps[proxy], "1/s"), Row(CASE, f"stream_tokens_s_{proxy}", tokens[proxy], "1/s")]
-    return found
+        rows += [Row(CASE, f"rps_{proxy}", rps[proxy], "1/s"), Row(CASE, f"stream_tokens_s_{proxy}", tokens[proxy], "1/s")]
+    return rows
 
 
 if __name__ == "__main__":

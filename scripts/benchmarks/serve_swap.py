@@ -115,15 +115,15 @@ def logprobs_of(model: Any, prompt_ids: list[int], completion_ids: list[int]) ->
     """By a plain forward pass over prompt and completion together."""
     ids = torch.tensor([prompt_ids + completion_ids])
     logits = model(input_ids=ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1].float()
-    told: list[float] = logits.log_softmax(-1).gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
-    return told
+    logprobs: list[float] = logits.log_softmax(-1).gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
+    return logprobs
 
 
 async def _load(url: str, run: RunDir, swaps: int) -> tuple[list[Stream], list[float], list[float]]:
     """Every answer, the seconds from each move of LIVE to its serving, and the milliseconds without a token that serve tells."""
     client, answers, over = Client(url, KEY), [], asyncio.Event()
-    asked = [{"role": "user", "content": "Dan has 3 apples and gets 4. How many?"}]
-    body: dict[str, Any] = {"model": "crafts", "messages": asked}
+    messages = [{"role": "user", "content": "Dan has 3 apples and gets 4. How many?"}]
+    body: dict[str, Any] = {"model": "crafts", "messages": messages}
     body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}}
 
     async def talk() -> None:

@@ -82,15 +82,15 @@ async def _measure(straight: Client, relay: Client, through: Client, tokens: int
         "relay": (relay, telling),
         "clawctl": (through, {}),
     }
-    for each in ways.values():
-        await _round(each, 2, 8)  # the first ones pay for what is made once
+    for target in ways.values():
+        await _round(target, 2, 8)  # the first ones pay for what is made once
     for streams in _STREAMS:
         rates: dict[str, list[float]] = {way: [] for way in ways}
         firsts: dict[str, list[float]] = {way: [] for way in ways}
         for number in range(_fewer(rounds, streams)):
             for way in _turned(list(ways), number):
                 rounds_of = [await _round(ways[way], streams, tokens) for _ in range(max(1, _FIRSTS // streams))]
-                answers = [answer for each, _ in rounds_of for answer in each]
+                answers = [answer for target, _ in rounds_of for answer in target]
                 rates[way].append(sum(answer.tokens for answer in answers) / sum(seconds for _, seconds in rounds_of))
                 firsts[way] += [1000 * (answer.pieces[0] - answer.asked) for answer in answers if answer.pieces]
         rate = {way: statistics.median(rates[way]) for way in ways}
@@ -137,5 +137,5 @@ async def _round(way: Way, streams: int, tokens: int) -> tuple[list[Stream], flo
 
 def _body(tokens: int) -> dict[str, Any]:
     content = " ".join(random.choices(_WORDS, k=40))  # no two alike: nothing of it is cached
-    asked = {"model": "crafts", "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 1.0}
-    return {**asked, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    body = {"model": "crafts", "messages": [{"role": "user", "content": content}], "max_tokens": tokens, "temperature": 1.0}
+    return {**body, "ignore_eos": True, "stream_options": {"include_usage": True}}

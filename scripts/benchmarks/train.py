@@ -123,8 +123,8 @@ def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[st
     """Return the results of TRL's faster and slower settings. The batch is TRL's default of 8 rows."""
     python = ensure_trl(options.trl)
     job = {**job_of(options, turns), "rows": min(8, len(turns))}
-    found = [worker("train_trl", {**job, "checkpointing": checkpointing}, python) for checkpointing in (False, True)]
-    faster, slower = sorted(found, key=median)
+    settings = [worker("train_trl", {**job, "checkpointing": checkpointing}, python) for checkpointing in (False, True)]
+    faster, slower = sorted(settings, key=median)
     return faster, slower
 
 

@@ -36,14 +36,14 @@ def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
         for i, (prompt, said) in enumerate(turns)
     ]
     branches, policy = turn_branches(plain), training.policy
-    told: dict[int, list[float]] = {}
+    logprobs: dict[int, list[float]] = {}
     for group in share_out(branches, policy.merge, 8192).groups:
         batch = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         with torch.no_grad():
             pieces = policy.logprobs(batch).split(batch.lengths)
-        told.update({index: piece.tolist() for index, piece in zip(group, pieces, strict=True)})
+        logprobs.update({index: piece.tolist() for index, piece in zip(group, pieces, strict=True)})
     return [
-        Sample(s.turn_id, "a", "", s.prompt_ids, s.completion_ids, told[i], 1.0, 0, s.reward, None) for i, s in enumerate(plain)
+        Sample(s.turn_id, "a", "", s.prompt_ids, s.completion_ids, logprobs[i], 1.0, 0, s.reward, None) for i, s in enumerate(plain)
     ]
 
 
@@ -76,8 +76,8 @@ def last_layer_flops(training: Training, cost: Cost, tree: Trie) -> float:
     mlp = [m.weight.numel() for m in last.mlp.modules() if isinstance(m, torch.nn.Linear)] if type(last).__name__ in KNOWN else []
     rest = np.ones(len(tree.ids_T), dtype=bool)
     rest[np.concatenate(tree.before_scored)] = False
-    one = Cost(0, sum(mlp), 0, False, cost.attention // len(layers))
-    return one.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
+    layer = Cost(0, sum(mlp), 0, False, cost.attention // len(layers))
+    return layer.forward_backward(int(rest.sum()), int((tree.positions_T[rest] + 1).sum()), 0)
 
 
 def run_job(job: dict[str, Any], device: torch.device) -> dict[str, Any]:

@@ -123,20 +123,20 @@ def _publish(run: RunDir, stop: threading.Event) -> None:
     number = 0
     while not stop.wait(2.0):
         number += 1
-        turns = [_new_turn(number, place) for place in range(100)]
+        turns = [_new_turn(number, index) for index in range(100)]
         write_turns(run.turn_shard(f"{10_000_000 + number:08d}-new"), turns)
 
 
-def _new_turn(number: int, place: int) -> Turn:
-    asked, answered, thanked = ({"role": role, "content": f"new {place}"} for role in ("user", "assistant", "user"))
-    session = f"new-{number}-{place}"
-    return turn(f"new{number:06d}{place:015d}", session, 0, time.time(), [asked], answered, [thanked], version=VERSIONS - 1)
+def _new_turn(number: int, index: int) -> Turn:
+    request, answered, thanked = ({"role": role, "content": f"new {index}"} for role in ("user", "assistant", "user"))
+    session = f"new-{number}-{index}"
+    return turn(f"new{number:06d}{index:015d}", session, 0, time.time(), [request], answered, [thanked], version=VERSIONS - 1)
 
 
 def _paths(count: int) -> Iterator[str]:
     """Yield a mix of pages with varying filters, so that few results are cached."""
     rng = random.Random(1)
-    words = ("battery", "Freitag", "meeting", "column quantity", "Mutex", "lake", "Version 6 says", "no such words", "thanks")
+    searches = ("battery", "Freitag", "meeting", "column quantity", "Mutex", "lake", "Version 6 says", "no such words", "thanks")
     for _ in range(count):
         number, version = rng.randrange(13_000), rng.randrange(VERSIONS)
         user = ("default", "anna", "ben")[number % 3]
@@ -146,7 +146,7 @@ def _paths(count: int) -> Iterator[str]:
             "/", "/judge", "/data", "/environments", "/versions", f"/version?n={version}", f"/answers?n={VERSIONS - 1}&against=0",
             f"/conversations?page={rng.randrange(1, 250)}", f"/turns?page={rng.randrange(1, 2000)}",
             f"/turns?verdict={verdict}&version={version}&page={rng.randrange(1, 9)}", f"/turns?step={rng.randrange(1, VERSIONS)}",
-            f"/conversations?user={user}&version={version}&verdict=bad", f"/conversations?q={rng.choice(words)}",
+            f"/conversations?user={user}&version={version}&verdict=bad", f"/conversations?q={rng.choice(searches)}",
             f"/conversation?id={session}&user={user}", f"/turn?id=web{number:09d}{0:012d}", f"/judge?page={rng.randrange(1, 50)}",
             f"/conversation?id={rng.choice(list(HOSTILE))}&user=default",
         ])  # fmt: skip

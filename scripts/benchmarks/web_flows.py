@@ -126,8 +126,8 @@ def every_number_leads_to_as_many_rows(visit: Visit) -> None:
         assert links, f"{path} links no number"
         for text, href in links[:12]:
             visit.page.goto(href)
-            found = visit.number(visit.page.locator(".count").inner_text())
-            assert found == visit.number(text), f"{path}: {text} leads to {found} rows ({href})"
+            number = visit.number(visit.page.locator(".count").inner_text())
+            assert number == visit.number(text), f"{path}: {text} leads to {number} rows ({href})"
 
 
 @flow()
@@ -202,12 +202,12 @@ def answers_are_blind_until_the_reader_chooses(visit: Visit) -> None:
 
 @flow()
 def new_turns_appear_without_a_restart(visit: Visit) -> None:
-    words = f"a request that came at {time.time():.3f}"
-    one = turn(
-        "later1", "later", 0, time.time(), [{"role": "user", "content": words}], {"role": "assistant", "content": "yes"}, None
+    text = f"a request that came at {time.time():.3f}"
+    new_turn = turn(
+        "later1", "later", 0, time.time(), [{"role": "user", "content": text}], {"role": "assistant", "content": "yes"}, None
     )
-    write_turns(visit.run.turn_shard("99999999-later"), [one])
-    _until(lambda: words in _reloaded(visit, "/conversations"), "the new turn is listed")
+    write_turns(visit.run.turn_shard("99999999-later"), [new_turn])
+    _until(lambda: text in _reloaded(visit, "/conversations"), "the new turn is listed")
 
 
 @flow()

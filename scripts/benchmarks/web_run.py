@@ -91,8 +91,8 @@ def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
             writer.flush()
     for version in DEAD:
         trained[version] = trained[version + 1][:16]  # returned to the trainer and trained once more
-    for place, (name, words) in enumerate(HOSTILE.items()):
-        for turn, verdict in _hostile(name, words, begin + VERSIONS * PER_VERSION_S + 60 * place):
+    for index, (name, words) in enumerate(HOSTILE.items()):
+        for turn, verdict in _hostile(name, words, begin + VERSIONS * PER_VERSION_S + 60 * index):
             writer.add(turn, verdict)
     for turn, verdict in _episodes(rng, begin + (VERSIONS - 1) * PER_VERSION_S):
         writer.add(turn, verdict)
@@ -110,11 +110,11 @@ def _version_at(share: float) -> int:
 
 
 def _conversation(rng: random.Random, number: int, at: float, count: int, turns: int) -> Iterator[tuple[Turn, Verdict | None]]:
-    asked, answered, _ = _THEMES[number % len(_THEMES)]
+    question, answered, _ = _THEMES[number % len(_THEMES)]
     user = ("default", "anna", "ben")[number % 3]
     session = f"s{number}" if user == "default" else f"{user}/s{number}"
     messages: list[Message] = [{"role": "system", "content": "You are a helpful assistant. " * 8}]
-    request = f"{asked} ({number})"
+    request = f"{question} ({number})"
     version, parent = _version_at(count / turns), None
     complaint_share = 0.30 - 0.025 * version
     length = rng.randint(1, 14)
@@ -147,7 +147,7 @@ def turn(
     **changes: Any,
 ) -> Turn:
     reason = None if came_back else "no next state"
-    ids = [(13 * place + len(turn_id)) % 500 + 20 for place in range(24)]
+    ids = [(13 * index + len(turn_id)) % 500 + 20 for index in range(24)]
     fields: dict[str, Any] = {
         "turn_id": turn_id, "session_id": session, "parent_turn_id": parent, "turn_index": index, "kind": "main", "source": "serve",
         "task_id": None, "group_id": None, "user": user, "created_at": at, "messages": list(messages), "tools": None,
@@ -185,12 +185,12 @@ def _episodes(rng: random.Random, at: float) -> Iterator[tuple[Turn, Verdict | N
         for episode in range(4):
             session, reward = f"play-{task}-{episode}", float(rng.random() < 0.4 + 0.04 * task)
             messages: list[Message] = [{"role": "user", "content": f"Task {task}: what is {task} + {episode}?"}]
-            one = turn(
+            made = turn(
                 f"play{task:02d}{episode:018d}", session, 0, at + 100 * task + episode, messages,
                 {"role": "assistant", "content": f"It is {task + episode}."}, [{"role": "user", "content": "done"}],
                 version=VERSIONS - 3, source="homework", task_id=f"sums-{task}", group_id=f"g{task}", outcome_reward=reward,
             )  # fmt: skip
-            yield one, Verdict(one.turn_id, reward, [], None, [], "environment outcome", None, None)
+            yield made, Verdict(made.turn_id, reward, [], None, [], "environment outcome", None, None)
 
 
 def _publish_versions(run: RunDir, trained: dict[int, list[str]], begin: float, rng: random.Random) -> None:
@@ -279,8 +279,8 @@ def _estimate(mean: float, n: int) -> dict[str, Any]:
 def _write_record(run: RunDir, turns: Sequence[Turn], rng: random.Random) -> None:
     """Write the per-token numbers of the last step, as the trainer does."""
     rows = []
-    for one in turns:
-        then = [-rng.random() for _ in one.completion_ids or ()]
+    for turn in turns:
+        then = [-rng.random() for _ in turn.completion_ids or ()]
         now = [value + rng.gauss(0, 0.15) for value in then]
         advantages = [rng.gauss(0.2, 0.5) for _ in then]
         acting = [abs(advantage) < 1 for advantage in advantages]
@@ -296,10 +296,11 @@ def _write_record(run: RunDir, turns: Sequence[Turn], rng: random.Random) -> Non
             {"name": "opd", "weight": 0.5, "tokens": 1536, "advantages": advantages, "acting": None, "divergences": None},
         ]
         rows.append({
-            "turn_id": one.turn_id, "session_id": one.session_id, "step": VERSIONS - 1, "method": "combine", "shard": "web",
-            "reward": 1.0, "credit": 0.8, "baseline": 0.2, "temperature": 1.0, "policy_version": one.policy_version,
-            "policy_version_end": one.policy_version, "staleness": 1, "completion_ids": one.completion_ids, "policy_logprobs": now,
-            "sampler_logprobs": then, "teacher_logprobs": then, "terms": terms, "worth": "+1 by crafts@0 prompt 1", "bounded": 1.0,
+            "turn_id": turn.turn_id, "session_id": turn.session_id, "step": VERSIONS - 1, "method": "combine", "shard": "web",
+            "reward": 1.0, "credit": 0.8, "baseline": 0.2, "temperature": 1.0, "policy_version": turn.policy_version,
+            "policy_version_end": turn.policy_version, "staleness": 1, "completion_ids": turn.completion_ids,
+            "policy_logprobs": now, "sampler_logprobs": then, "teacher_logprobs": then, "terms": terms,
+            "worth": "+1 by crafts@0 prompt 1", "bounded": 1.0,
         })  # fmt: skip
     run.records.mkdir(parents=True, exist_ok=True)
     write_table(run.record(VERSIONS - 1), pa.Table.from_pylist(rows, schema=RECORD), compression="zstd")

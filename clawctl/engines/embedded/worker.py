@@ -81,6 +81,8 @@ class Worker:
         """Load version 0 as the live model."""
         if self._recipe.serve.threads is not None:
             torch.set_num_threads(self._recipe.serve.threads)
+        # cuDNN's attention, which PyTorch prefers on new GPUs, plans each length of the keys anew, and each decoding step has one.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         try:
             live = self._models[None] = await asyncio.to_thread(Decoder, self._run, self._recipe, 0, self._cache)
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it

@@ -23,6 +23,7 @@ _MOST_MISSES = 256  # strings that the template wrote in another form, before th
 _LONGEST_PATH = 12  # levels of a message that are searched for strings
 _LONGEST_WORD = 256  # characters
 _LAST_WORD, _ENDS_WORD = re.compile(r"\S*\Z"), "<[| \t\n\r"
+_NOT_SHOWN = frozenset(("role", "type"))  # the template writes them in its own words
 PLACEHOLDER = re.compile(r"\[redacted:\w+\]")
 
 
@@ -53,8 +54,12 @@ def strings_of(value: Any, depth: int = _LONGEST_PATH) -> Iterator[str]:
     """Yield the strings of a message in order, without its keys."""
     if isinstance(value, str):
         yield value
-    elif depth:
-        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    elif isinstance(value, dict) and depth:
+        for key, inner in value.items():
+            if key not in _NOT_SHOWN:
+                yield from strings_of(inner, depth - 1)
+    elif isinstance(value, list) and depth:
+        for inner in value:
             yield from strings_of(inner, depth - 1)
 
 
@@ -161,9 +166,9 @@ class DecodedIds:
             return at
         return at - len(_LAST_WORD.search(self.text, max(0, at - _LONGEST_WORD), at)[0])  # type: ignore[index]
 
-    def locate(self, finding: Finding) -> list[Range]:
-        """Where the secret stands in the text; nowhere if the template wrote it in another form."""
-        if places := self.places.get(finding.text):
+    def locate(self, finding: Finding, times: int) -> list[Range]:
+        """Where a secret of `times` equal strings stands in the text; nowhere if the template wrote it in another form."""
+        if len(places := self.places.get(finding.text, ())) >= times:
             return [(place + finding.start, place + finding.end) for place in places]
         forms = dict.fromkeys((finding.value, orjson.dumps(finding.value).decode()[1:-1], finding.value.strip()))
         return next((found for form in forms if form and (found := list(occurrences(self.text, form)))), [])

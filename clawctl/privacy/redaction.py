@@ -29,7 +29,7 @@ import orjson
 
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.privacy.finders import DEFAULT, Kind, Secret, load_finder
-from clawctl.privacy.prompt_ids import DecodedIds, Range, ReadPrompts, findings, hide, occurrences, strings_of
+from clawctl.privacy.prompt_ids import DecodedIds, Finding, Range, ReadPrompts, findings, hide, occurrences, strings_of
 from clawctl.privacy.static_text import PUNCTUATION, SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Exchange, Message, Turn
@@ -257,9 +257,9 @@ class Redactor:
 
     def _redact_message(self, message: Message, part: str, reading: _Reading) -> Message:
         """Redact a message that follows `reading.before`. A secret of an earlier message is one here as well."""
-        clean = self._redact_part(message, part, reading, self._question(reading.before))
+        clean: Message = self._redact_part(message, part, reading, self._question(reading.before))
         if reading.secrets:
-            repeated: Message = _without_values(clean, reading.secrets)
+            repeated = _without_values(clean, reading.secrets)
             if repeated != clean:
                 clean = repeated
                 reading.hits.setdefault(part, Counter())[REPEATED] += 1
@@ -395,16 +395,14 @@ class Redactor:
 
     def _ranges(self, prompt: DecodedIds, pairs: list[tuple[Any, Any]]) -> list[Range] | None:
         """Where the ids' text has what is hidden in the conversation. None: something hidden is not found there."""
-        ranges: list[Range] = []
+        counts: Counter[Finding] = Counter()
         for original, clean in pairs:
-            for finding in (found := findings(original, clean)) or ():
-                places = prompt.locate(finding)
-                if not places:
-                    return None
-                ranges += places
+            found = findings(original, clean)
             if found is None:
                 return None
-        return ranges
+            counts.update(found)
+        located = [prompt.locate(finding, times) for finding, times in counts.items()]
+        return [place for places in located for place in places] if all(located) else None
 
     def _in_gaps(self, decoded: DecodedIds, ranges: list[Range], reading: _Reading, place: str) -> Iterator[Range]:
         """Yield secrets in the text between the conversation's strings, which a template or a dialect put there."""

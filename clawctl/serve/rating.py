@@ -60,7 +60,8 @@ class Rating:
     stored and lost ratings."""
 
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
-        self._file, self._folder = (None, None) if run is None else (FeedbackFile(run.feedback), run.feedback)
+        self._file = None if run is None else FeedbackFile(run.feedback)
+        self._folder = None if run is None else run.feedback
         self._earlier: dict[bytes, tuple[str, bytes]] | None = None  # outcomes of earlier processes; None: not read yet
         self._known = None if run is None else KnownTurns(run)
         self._limiter = RatingLimiter()

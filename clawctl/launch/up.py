@@ -24,6 +24,7 @@ from rich.text import Text
 from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, TrainerConfig, environment_with
 from clawctl.errors import ClawError
+from clawctl.http_client import RequestFailed, fetch
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import die_with_parent, hidden
@@ -34,6 +35,7 @@ from clawctl.run.names import open_to_append
 
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
 _SAME_S = 0.1  # signals within this interval count as one, because `timeout` and other tools signal a process and then its group
+_LOOK_S = 0.5  # between looks whether the server is ready
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _LONGEST_LINE = 4000
@@ -56,7 +58,17 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
         status = LiveStatus(run) if live else None
         log = MergedLog(file, status)
-        children = [Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log) for stage in recipe.up.stages]
+        children = [
+            Child(
+                stage,
+                command(stage, run, recipe_path, log_level),
+                run,
+                recipe,
+                log,
+                stage == "train" and "serve" in recipe.up.stages,
+            )
+            for stage in recipe.up.stages
+        ]
         with status.follow(children) if status is not None else contextlib.nullcontext():
             asyncio.run(_supervise(children, log))
 
@@ -145,7 +157,10 @@ class MergedLog:
 class Child:
     """One stage: its process, and its number of starts."""
 
-    def __init__(self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog):
+    def __init__(
+        self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog, follows_serve: bool = False
+    ) -> None:
+        self.follows_serve = follows_serve  # starts when serve is ready
         self.stage, self.command, self.run, self.recipe, self.log = stage, command, run, recipe, log
         self.process: asyncio.subprocess.Process | None = None
         self.last_pid: int | None = None
@@ -162,6 +177,8 @@ class Child:
         recipe."""
         failures = 0  # consecutive
         while True:
+            if self.follows_serve:
+                await self._wait_for_server()
             self.began, self.starts = time.monotonic(), self.starts + 1
             code = await self._run_once()
             if self.stopping:
@@ -182,6 +199,15 @@ class Child:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             self.log.write("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
+
+    async def _wait_for_server(self) -> None:
+        """Wait until serve is ready: an engine measures what is free on its GPU while it starts, and takes that."""
+        said = False
+        while not self.stopping and not await asyncio.to_thread(_is_ready, self.run):
+            if not said:
+                self.log.write("up", "train starts when serve is ready")
+                said = True
+            await asyncio.sleep(_LOOK_S)
 
     async def _run_once(self) -> int:
         self.last_lines.clear()
@@ -244,6 +270,15 @@ class Child:
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
+
+
+def _is_ready(run: RunDir) -> bool:
+    """Whether the server that announced itself accepts requests."""
+    try:
+        url = str(orjson.loads(run.server.read_bytes())["url"])
+        return fetch("GET", f"{url.removesuffix('/v1')}/health/ready", timeout_s=_LOOK_S * 10).status == 200
+    except (OSError, LookupError, orjson.JSONDecodeError, RequestFailed):
+        return False
 
 
 async def _supervise(children: list[Child], log: MergedLog) -> None:

@@ -1,15 +1,18 @@
 """The SDK calls that the trainer uses. They rely on the names of Tinker's SDK, which its forks share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 from urllib.request import urlopen
 
 from clawctl.config import Recipe, ServiceConfig, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.extensions.tinker.adapter import members_of
+from clawctl.extensions.tinker.patience import patient
 from clawctl.extensions.tinker.sequences import LOSS, TokenSequence
+
+T = TypeVar("T")
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
@@ -40,9 +43,13 @@ class Service:
     def connect(self) -> None:
         """Open a session, and set `client` and `context`. Raises ClawError."""
         named = {"base_url": self.settings.url, "api_key": self.settings.api_key}
-        with self.calls("connect"):
-            self.client = self.sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
-            offered = {model.model_name: model for model in self.client.get_server_capabilities().supported_models}
+
+        def open_session() -> Any:
+            client = self.sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
+            return client, client.get_server_capabilities().supported_models
+
+        self.client, models = self.call("connect", open_session)
+        offered = {model.model_name: model for model in models}
         if self.base_model not in offered:
             raise ClawError(
                 f"{self.name} does not offer the base model {self.base_model}",
@@ -61,34 +68,43 @@ class Service:
             fix = "check train.service.url, the API key and the service; training resumes from the last published version"
             raise ClawError(f"{self.name} failed at {what}: {str(error)[:500]}", fix) from error
 
+    def call(self, what: str, work: Callable[[], T]) -> T:
+        """The result of `work`, within `calls`, if it comes at all. Raises ClawError."""
+        with self.calls(what):
+            return patient(work, f"{self.name} {what}", self.settings.url)
+
     def create(self, recipe: Recipe, **more: Any) -> "RemoteAdapter":
         """A new adapter on the base model. `more` are arguments that this SDK has in addition to Tinker's."""
         lora = recipe.train.lora
         assert lora is not None
         targets = {*ATTENTION, *MLP} if isinstance(lora.targets, str) else set(lora.targets)
         parts = {"train_attn": bool(targets & ATTENTION), "train_mlp": bool(targets & MLP), "train_unembed": False}
-        with self.calls("create_lora_training_client"):
-            make = self.client.create_lora_training_client
-            return RemoteAdapter(self, make(self.base_model, lora.rank, recipe.train.seed, **parts, **more))
+        make, name = self.client.create_lora_training_client, "create_lora_training_client"
+        return RemoteAdapter(self, self.call(name, lambda: make(self.base_model, lora.rank, recipe.train.seed, **parts, **more)))
 
     def restore(self, state: str, with_optimizer: bool) -> "RemoteAdapter":
         """A new adapter that starts from a saved state."""
         make = "create_training_client_from_state" + ("_with_optimizer" if with_optimizer else "")
-        with self.calls(make):
-            return RemoteAdapter(self, getattr(self.client, make)(state))
+        return RemoteAdapter(self, self.call(make, lambda: getattr(self.client, make)(state)))
 
     def fetch(self, path: str) -> dict[str, bytes]:
         """The files of an adapter that was saved for samplers, by name. `path` is the service's path."""
         run, _, saved = path.removeprefix("tinker://").partition("/")
-        with self.calls("get_checkpoint_archive_url"):
+
+        def fetched() -> dict[str, bytes]:
             return members_of(download(self.client.create_rest_client().get_checkpoint_archive_url(run, saved).result().url))
+
+        return self.call("get_checkpoint_archive_url", fetched)
 
     def base_logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """Logprobs of the completions by the base model, for a frozen teacher."""
-        with self.calls("compute_logprobs"):
+
+        def scored() -> list[Any]:
             sampler = self.client.create_sampling_client(base_model=self.base_model)
-            futures = [sampler.compute_logprobs(self.sdk.ModelInput.from_ints(one.ids)) for one in sequences]
-            results = [future.result() for future in futures]
+            futures = [sampler.compute_logprobs(self.sdk.ModelInput.from_ints(sequence.ids)) for sequence in sequences]
+            return [future.result() for future in futures]
+
+        results = self.call("compute_logprobs", scored)
         return [list(values[one.start :]) for values, one in zip(results, sequences, strict=True)]
 
 
@@ -108,31 +124,32 @@ class RemoteAdapter:
 
     def logprobs(self, sequences: Sequence[TokenSequence]) -> list[list[float]]:
         """The logprobs of each completion's tokens, with the current weights."""
-        with self.service.calls("forward"):
-            data = [self._datum(one, one.inputs()) for one in sequences]
-            outputs = self.training.forward(data, LOSS).result().loss_fn_outputs
+        data = [self._datum(sequence, sequence.inputs()) for sequence in sequences]
+        outputs = self.service.call("forward", lambda: self.training.forward(data, LOSS).result().loss_fn_outputs)
         return [one.completion(output["logprobs"].data) for one, output in zip(sequences, outputs, strict=True)]
 
     def likeliest(self, sequences: Sequence[TokenSequence], k: int) -> list[list[list[int]]]:
         """The K likeliest tokens at each position of each completion, with the current weights: [T][K]. Raises ClawError if the
         service does not name them."""
         sdk = self.service.sdk
-        with self.service.calls("sample"):
+
+        def sampled() -> list[Any]:
             sampler = self.training.save_weights_and_get_sampling_client()
             how = {"num_samples": 1, "sampling_params": sdk.SamplingParams(max_tokens=1, temperature=1.0)}
             how |= {"include_prompt_logprobs": True, "topk_prompt_logprobs": k}
-            futures = [sampler.sample(prompt=sdk.ModelInput.from_ints(one.ids), **how) for one in sequences]
-            answers = [future.result().topk_prompt_logprobs for future in futures]
+            futures = [sampler.sample(prompt=sdk.ModelInput.from_ints(sequence.ids), **how) for sequence in sequences]
+            return [future.result().topk_prompt_logprobs for future in futures]
+
+        answers = self.service.call("sample", sampled)
         return [_named(self.service.name, answer, one, k) for answer, one in zip(answers, sequences, strict=True)]
 
     def backward(
         self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]
     ) -> None:
         """Add a gradient: the sum over tokens of slope * d logprob."""
-        with self.service.calls("forward_backward"):
-            rows = zip(sequences, logprobs, slopes, strict=False)
-            data = [self._datum(one, one.inputs(values, own)) for one, values, own in rows]
-            self.training.forward_backward(data, LOSS).result()
+        rows = zip(sequences, logprobs, slopes, strict=False)
+        data = [self._datum(sequence, sequence.inputs(values, slope)) for sequence, values, slope in rows]
+        self.service.call("forward_backward", lambda: self.training.forward_backward(data, LOSS).result())
 
     def update(self, config: TrainConfig, lr: float, loss: Literal["sum", "mean"]) -> float | None:
         """Apply AdamW. Returns the norm of the gradient, or None if the service does not report it. Raises ClawError if the service
@@ -145,21 +162,20 @@ class RemoteAdapter:
             weight_decay=config.weight_decay,
             grad_clip_norm=config.clip_grad,
         )
-        with self.service.calls("optim_step"):
-            metrics = self.training.optim_step(adam).result().metrics or {}
+        metrics = self.service.call("optim_step", lambda: self.training.optim_step(adam).result().metrics or {})
         if loss == "sum" and any(name.startswith(_SKYRL) for name in metrics):
             raise ClawError("this service is SkyRL, which takes means of the loss", "set train.service.loss: mean", 2)
         return next((float(value) for name, value in metrics.items() if name.endswith("grad_norm")), None)
 
     def save_state(self, name: str) -> str:
         """Save weights and optimizer. Returns the path for `Service.restore`."""
-        with self.service.calls("save_state"):
-            return str(self.training.save_state(name).result().path)
+        return str(self.service.call("save_state", lambda: self.training.save_state(name).result().path))
 
     def download(self, name: str) -> dict[str, bytes]:
         """Save the adapter for samplers and download its files."""
-        with self.service.calls("save_weights_for_sampler"):
-            path = str(self.training.save_weights_for_sampler(name).result().path)
+        path = str(
+            self.service.call("save_weights_for_sampler", lambda: self.training.save_weights_for_sampler(name).result().path)
+        )
         return self.service.fetch(path)
 
     def _datum(self, sequence: TokenSequence, inputs: dict[str, Any]) -> Any:

@@ -34,6 +34,7 @@ class Forecast:
     peak: float | None  # operations per second of a device; None: unknown
     seconds: float | None  # upper bound for a full microbatch; None: the device's speed is unknown
     advice: tuple[str, ...]  # changes, each of which would make it fit
+    experts: int = 0  # weights of experts
 
     @property
     def fits(self) -> bool | None:
@@ -56,6 +57,9 @@ class Forecast:
             lines.append(f"  a full microbatch takes about {float(format(self.seconds, '.2g')):g} s at {speed}")
         else:
             lines.append("  the time is not known, because the device is not; set train.peak_tflops to get an estimate")
+        if self.experts:
+            what = f"  a mixture of experts: {self.experts / 1e9:.2f} billion weights are experts"
+            lines.append(f"{what}, which an adapter does not train; activations and time are underestimated, up to five times")
         return lines + [f"  would fit: {change}" for change in self.advice]
 
 
@@ -72,7 +76,13 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     seconds = seconds_a_microbatch(shape, config, REACHED * peak) if peak else None
     changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
     sharded = is_sharded(config, ranks)
-    return Forecast(result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes)
+    parts = result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes
+    return Forecast(*parts, experts=expert_weights(causal))
+
+
+def expert_weights(causal: Any) -> int:
+    """The number of weights of experts. Transformers keeps those of a layer in one tensor, which is no linear layer."""
+    return sum(weight.numel() for name, weight in causal.named_parameters() if ".experts." in name)
 
 
 def check_memory(recipe: Recipe, ranks: Ranks) -> None:
@@ -80,6 +90,10 @@ def check_memory(recipe: Recipe, ranks: Ranks) -> None:
     result = forecast(recipe, ranks)
     for line in result.lines():
         log.info("%s", line)
+    if result.experts and recipe.train.lora is not None:
+        log.warning(
+            "the adapter trains none of the experts, which are %.0f%% of the weights", 100 * result.experts / result.parameters
+        )
     if result.exceeds_memory and not recipe.train.ignore_estimate:
         assert result.memory is not None
         need, have = result.estimate.certain / GIB, result.memory / GIB
@@ -106,6 +120,8 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
         host["weights, gradients and optimizer"] = 4 * shape.weights + 12 * shape.trained
     else:  # each process reads the model before it moves to the GPU
         host["weights while they are read"] = ranks.world * shape.weights * (4 if config.lora is None else 2)
+    if config.lora is not None and config.lora.quantize is not None:
+        host["unquantised weights for the canary"] = 2 * shape.weights
     if config.lora is None:
         host["a version to publish"] = 2 * shape.weights
     device["CUDA"] = CUDA_CONTEXT

@@ -52,6 +52,7 @@ class PolicyModel:
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's dropout modules; no other module uses dropout
     shard_ranks: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
     images: StepImages | None = None  # images of the running step; None: a text model
+    unquantised: Any = None  # the adapted model on the CPU as it is served, if `module` has a quantised base
 
     @property
     def causal(self) -> Any:
@@ -183,14 +184,28 @@ class PolicyModel:
         """
         prompts = [self.tokenizer(text, add_special_tokens=False)["input_ids"] for text in CANARY_PROMPTS]
         values = []
+        served = None if self.unquantised is None else self._served(self.unquantised)
         with self._rounded():
             for ids in prompts:
-                ids_BT = torch.tensor([ids], device=self.device)
-                logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
+                if served is None:
+                    ids_BT = torch.tensor([ids], device=self.device)
+                    logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
+                else:
+                    ids_BT = torch.tensor([ids])
+                    logits = _logits(served, ids_BT)
                 logprobs = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
                 values.append([None, *logprobs.tolist()])
             image = {} if self.images is None else {"image": self._image_canary(self.images)}
         return {"prompt_ids": prompts, "logprobs": values, **image}
+
+    def _served(self, unquantised: Any) -> Any:
+        """`unquantised` with the adapter as it is now. What is served has no weights of 4 bits, whose logprobs differ by more than
+        a canary allows."""
+        adapter = dict(self.trained())
+        for name, weight in unquantised.named_parameters():
+            if name in adapter:
+                weight.copy_(adapter[name])
+        return unquantised
 
     def _image_canary(self, images: StepImages) -> dict[str, Any]:
         """The same for a prompt with an image, including its file in base64, and the index of its first id."""
@@ -241,6 +256,9 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         from safetensors.torch import load_model
 
         load_model(module, str(checkpoint.parent / MASTER))
+    unquantised, publish_dtype = None, publish_dtype_of(recipe.model.dtype, files_dtype)
+    if lora and lora.quantize and ranks.is_leader:  # only rank 0 publishes
+        unquantised = adapted(load_causal(path, torch.device("cpu"), publish_dtype), lora, checkpoint, config.seed)
     if lora:
         module = adapted(module, lora, checkpoint, config.seed)
     policy = PolicyModel(
@@ -248,9 +266,10 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         tokenizer=AutoTokenizer.from_pretrained(recipe.model_path, trust_remote_code=False),
         device=device,
         autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
-        publish_dtype=publish_dtype_of(recipe.model.dtype, files_dtype),
+        publish_dtype=publish_dtype,
         adapter=lora is not None,
         tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
+        unquantised=unquantised,
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
     reader = image_reader(recipe.model_path)

@@ -130,11 +130,10 @@ class Sampler:
 
 
 def named_by(answer: list[list[tuple[int, float]] | None] | None) -> list[list[list[int]]]:
-    from contextlib import nullcontext
     from types import SimpleNamespace
 
     sdk = SimpleNamespace(SamplingParams=dict, ModelInput=SimpleNamespace(from_ints=list))
-    service = SimpleNamespace(name="Tinker", sdk=sdk, calls=lambda what: nullcontext())
+    service = SimpleNamespace(name="Tinker", sdk=sdk, call=lambda what, work: work())
     return RemoteAdapter(cast(Service, service), Sampler(answer)).likeliest([TokenSequence([1, 2, 3], 1)], 2)
 
 

@@ -15,6 +15,7 @@ from clawctl.cli import (
     data,
     docs,
     doctor,
+    init,
     inspect,
     judge,
     keys,
@@ -68,6 +69,7 @@ app.command()(play.play)
 app.command()(judge.judge)
 app.command()(train.train)
 app.command(name="eval")(evaluation.evaluate)
+app.command()(init.init)
 app.command()(up.up)
 app.command()(doctor.doctor)
 app.command()(docs.docs)

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.options import DEFAULT_RUN, RunOption
+from clawctl.cli.options import DEFAULT_RUN, RecipeOption, RunOption
+from clawctl.config import load_recipe
 from clawctl.registry import Registry
 
 Check = Callable[[], Iterable[tuple[str, bool]]]  # a line for each thing that it checked, and whether this makes the command fail
@@ -16,16 +17,25 @@ CHECKS: Registry[Check] = Registry("check", "clawctl.checks", {})
 
 def doctor(
     run: RunOption = DEFAULT_RUN,
+    recipe: RecipeOption = None,
     judge: Annotated[
         bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
     ] = False,
 ) -> None:
-    """Check the run's judge, each sandbox and the browser. Attempts to break out show whether the last two hold."""
+    """Check this machine for a recipe: GPU, engine, model, memory, port, disk, judge. Then check each sandbox and the browser, with
+    attempts to break out."""
+    from clawctl.launch.box_checks import check_box
     from clawctl.printing import answers
+    from clawctl.run.directory import recipe_file
+    from clawctl.shipped import find_recipe
 
+    any_bad = False
+    resolved = load_recipe(recipe_file(run, None if recipe is None else find_recipe(recipe)))
+    for line, is_bad in check_box(resolved, run):
+        answers().print(f"{'NOT ok' if is_bad else 'ok':<8}{line}", soft_wrap=True)
+        any_bad |= is_bad
     if judge or (run / "run.json").exists():
         answers().print(f"judge: {_judge_line(run, judge)}", soft_wrap=True)
-    any_bad = False
     for name in CHECKS.names():
         for line, is_bad in CHECKS.load(name, "doctor")():
             answers().print(line, soft_wrap=True)
@@ -38,7 +48,6 @@ def _judge_line(root: Path, ask: bool) -> str:
     """What the run's judge got on the planted turns: now, or when it was last asked."""
     import asyncio
 
-    from clawctl.config import load_recipe
     from clawctl.run.directory import open_run, recipe_file
     from clawctl.run.fitness import read_fitness
 

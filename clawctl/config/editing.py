@@ -12,13 +12,10 @@ def with_value(text: str, key: str, value: Any, comment: str) -> str:
     """The recipe `text` with `value` at the dotted `key`, and `comment` after it. Other lines stay as they are."""
     section, _, rest = key.partition(".")
     root = yaml.compose(text, yaml.SafeLoader)
-    below = _find(root, section)
-    if not isinstance(below, yaml.MappingNode):
-        if below is not None:  # `train:` without anything below it
-            text = re.sub(rf"(?m)^{section}:.*\n?", "", text)
-        nested = yaml.safe_dump({section: _nested(rest, value)}, sort_keys=False, default_flow_style=None)
-        return text.rstrip("\n") + "\n\n" + _commented(nested.rstrip("\n"), comment) + "\n"
-    return _in_mapping(text, below, rest, value, comment)
+    if isinstance(root, yaml.MappingNode) and _find(root, section) is not None:
+        return _in_mapping(text, root, key, value, comment)
+    added = yaml.safe_dump({section: _nested(rest, value)}, sort_keys=False, default_flow_style=None).rstrip("\n")
+    return f"{text.rstrip(chr(10))}\n\n{_commented(added, comment)}\n"
 
 
 def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comment: str) -> str:
@@ -29,6 +26,8 @@ def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comm
     shown = yaml.safe_dump(_nested(rest, value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
     if node is not None:
         begin, end = node.start_mark.index, node.end_mark.index
+        if begin == end:  # `train:` with nothing after it
+            shown = f" {shown}"
         if isinstance(node, yaml.CollectionNode) and not node.flow_style:  # its end is the beginning of what follows
             end = begin + len(text[begin:end].rstrip())
         return _comment_at(text[:begin] + shown + text[end:], begin + len(shown), comment)

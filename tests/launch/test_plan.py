@@ -114,6 +114,7 @@ train:
 
 up:
   stages: [serve, train]
+play:
 """
 
 
@@ -122,7 +123,7 @@ up:
     [
         ("train.lr", 2.0), ("train.lora.rank", 8), ("train.lora.quantize", "nf4"), ("train.dtype", "bfloat16"),
         ("up.stages", ["serve"]), ("serve.engine_args", ["--max-model-len", "8192"]),
-        ("train.lora", {"rank": 4}), ("model.name", "x"),
+        ("train.lora", {"rank": 4}), ("model.name", "x"), ("name", "mine"), ("play.env", "swe"),
     ],
 )  # fmt: skip
 def test_a_changed_recipe_has_the_value_the_comment_and_all_else(key: str, value: Any) -> None:
@@ -130,7 +131,8 @@ def test_a_changed_recipe_has_the_value_the_comment_and_all_else(key: str, value
     wanted = yaml.safe_load(TEXT)
     at = wanted
     for part in key.split(".")[:-1]:
-        at = at.setdefault(part, {})
+        at[part] = at.get(part) or {}
+        at = at[part]
     at[key.rpartition(".")[2]] = value
     assert yaml.safe_load(changed) == wanted
     assert [line for line in changed.splitlines() if line.endswith("# why")]

@@ -1,0 +1,219 @@
+"""What decides the first evening on a card, as far as it can be measured without one.
+
+`plan`: the share of the recipes that fit the card in their name, and the largest difference between the plan of memory and an
+independent sum over the tensors that training keeps: base, adapter, gradients, and AdamW's moments. Activations are not compared.
+`one_gpu`: whether a trainer on one GPU starts in a job of Slurm and in an actor of Ray; both run without their cluster.
+`canary`: versions over a base in simulated 4 bits on the demo model. A whole one must pass the engine's check, and a broken one
+must not. `tinker`: seconds until a dead service ends a call with a message.
+`memory`: the tests of a step that runs out of memory, by a hook that fails on purpose.
+"""
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from socket import create_server
+from typing import Any
+
+import torch
+from torch import nn
+
+from clawctl.architectures import skeleton
+from clawctl.config import Recipe, load_recipe
+from clawctl.engines.embedded.weights import load_weights
+from clawctl.errors import ClawError
+from clawctl.extensions.tinker.patience import patient
+from clawctl.launch.plan import gpus_of, plan_memory
+from clawctl.memory import box_of
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy, publish_policy
+from clawctl.run.rows import Policy
+from clawctl.serve.canary import CanaryFailure, check_canary
+from clawctl.trainers.local.loading import adapted, load_causal
+from clawctl.trainers.local.model import PolicyModel, load_policy
+from clawctl.trainers.local.ranks import Ranks
+from scripts.benchmarks.table import Row, arguments, report
+
+ROOT = Path(__file__).parents[2]
+VERSIONS, QUICK_VERSIONS = 20, 3
+# The levels of nf4 (QLoRA, arXiv 2305.14314, appendix E), and how many weights share a scale.
+NF4 = torch.tensor([
+    -1.0, -0.6961928, -0.52507305, -0.39491749, -0.28444138, -0.18477343, -0.09105004, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+])  # fmt: skip
+BLOCK = 64
+KEPT_PARTS = ("weights", "gradients", "optimizer")
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    with tempfile.TemporaryDirectory(prefix="clawctl-card-") as folder:
+        rows = [*plan_rows(), *one_gpu_rows(), *canary_rows(Path(folder), QUICK_VERSIONS if options.quick else VERSIONS)]
+        rows += [*tinker_rows(), *memory_rows()]
+    report("card", rows, options.json)
+
+
+def plan_rows() -> list[Row]:
+    paths = [*sorted((ROOT / "recipes").glob("qwen*.yaml")), ROOT / "recipes" / "default.yaml"]
+    fitting, differences = 0, []
+    for path in paths:
+        recipe = load_recipe(path)
+        card = "24gb" if path.stem == "default" else path.stem.rpartition("-")[2].rpartition("x")[2]
+        plan = plan_memory(recipe, box_of(card, gpus_of(recipe)))
+        fitting += not plan.problems
+        if recipe.train.lora is not None and recipe.train.lora.quantize is None:
+            parts = next(share.parts for share in plan.shares if share.stage == "train" and share.gpu is not None)
+            planned = sum(parts[name] for name in KEPT_PARTS)
+            differences.append(abs(planned / tensor_bytes(recipe) - 1))
+    return [
+        Row("plan", "recipes_that_fit_their_card", fitting / len(paths), "share"),
+        Row("plan", "largest_disagreement", max(differences), "share"),
+    ]
+
+
+def tensor_bytes(recipe: Recipe) -> int:
+    """Bytes of all tensors that training an adapter keeps: the base, the adapter, its gradient and two moments."""
+    assert recipe.train.lora is not None
+    module = adapted(skeleton(recipe.model_path).to(torch.bfloat16), recipe.train.lora, None, 0)
+    total = 0
+    for parameter in module.parameters():
+        total += parameter.numel() * parameter.element_size()
+        if parameter.requires_grad:
+            total += sum(torch.empty_like(parameter).nbytes for _ in ("gradient", "first moment", "second moment"))
+    return total
+
+
+def one_gpu_rows() -> list[Row]:
+    test = "tests/extensions/cluster/test_rendered.py::test_a_trainer_on_one_gpu_starts"
+    return [Row("one_gpu", f"{on}_one_gpu_starts", float(passes(f"{test}[{on}]")), "share") for on in ("slurm", "ray")]
+
+
+def memory_rows() -> list[Row]:
+    file = "tests/trainers/local/test_out_of_memory.py"
+    whole = passes(f"{file}::test_a_step_that_runs_out_of_memory_is_made_in_smaller_parts")
+    alone = passes(f"{file}::test_a_turn_that_does_not_fit_alone_is_refused_with_its_length_and_the_others_are_trained")
+    return [
+        Row("memory", "steps_lost", 0.0 if whole else None, "steps"),
+        Row("memory", "turns_lost", 0.0 if whole and alone else None, "turns"),
+        Row("memory", "long_turn_refused_with_reason", float(alone), "share"),
+    ]
+
+
+def passes(test: str) -> bool:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(done.stdout[-2000:], file=sys.stderr)
+    return done.returncode == 0
+
+
+def canary_rows(folder: Path, count: int) -> list[Row]:
+    run, recipe = open_run(folder / "run"), quantised_recipe()
+    ensure_base_policy(run, recipe.model.path)
+    refused, caught, before = 0, 0, list[float]()
+    for seed in range(count):
+        policy = policy_in_4_bits(recipe, seed)
+        canary = policy.canary()
+        before.append(over_4_bits(policy, canary))
+        weights = policy.published()
+        publish(run, recipe, 2 * seed + 1, canary, lambda target, w=weights, p=policy: p.save(target, w))
+        refused += is_refused(run, recipe, 2 * seed + 1)
+        broken = damaged(weights, seed)
+        publish(run, recipe, 2 * seed + 2, canary, lambda target, w=broken, p=policy: p.save(target, w))
+        caught += is_refused(run, recipe, 2 * seed + 2)
+    return [
+        Row("canary", "canary_nf4_false_refusals", float(refused), f"of {count}"),
+        Row("canary", "broken_version_caught", float(caught), f"of {count}"),
+        Row("canary", "largest_difference_over_4_bits", max(before), "nats"),
+    ]
+
+
+def quantised_recipe() -> Recipe:
+    train = {"lora": {"rank": 8, "alpha": 16}, "dtype": "bfloat16", "threads": 1}
+    return Recipe.model_validate({"model": {"path": "demo", "dtype": "bfloat16"}, "train": train})
+
+
+def policy_in_4_bits(recipe: Recipe, seed: int) -> PolicyModel:
+    """A policy with an adapter that has learned something, and a base whose linear layers are rounded to nf4."""
+    assert recipe.train.lora is not None
+    policy = load_policy(recipe, Ranks(0, 1, torch.device("cpu")))
+    plain = load_causal(recipe.model_path, torch.device("cpu"), torch.bfloat16)
+    policy.unquantised = adapted(plain, recipe.train.lora, None, recipe.train.seed)
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for _, weight in policy.trained():
+            weight.normal_(0, 0.05)
+        for name, module in policy.causal.named_modules():
+            if isinstance(module, nn.Linear) and "lora_" not in name and module is not policy.causal.get_output_embeddings():
+                module.weight.copy_(in_4_bits(module.weight))
+    return policy
+
+
+def in_4_bits(weight: torch.Tensor) -> torch.Tensor:
+    """The weights after rounding to nf4, block by block."""
+    blocks = nn.functional.pad(weight.float().flatten(), (0, -weight.numel() % BLOCK)).unflatten(0, (-1, BLOCK))
+    scales = blocks.abs().amax(1, keepdim=True).clamp_min(1e-12)
+    nearest = ((blocks / scales).unsqueeze(-1) - NF4).abs().argmin(-1)
+    return (NF4[nearest] * scales).flatten()[: weight.numel()].view_as(weight).to(weight.dtype)
+
+
+def over_4_bits(policy: PolicyModel, canary: dict[str, Any]) -> float:
+    """How far the canary would be off if it were scored over 4 bits."""
+    kept, policy.unquantised = policy.unquantised, None
+    rounded = policy.canary()
+    policy.unquantised = kept
+    pairs = zip(chain(*canary["logprobs"]), chain(*rounded["logprobs"]), strict=True)
+    return max(abs(ours - theirs) for ours, theirs in pairs if ours is not None)
+
+
+def damaged(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:
+    """The adapter after one of four accidents: a sign, a scale, layers that changed places, or a part that is missing."""
+    up = [name for name in weights if ".lora_B." in name]
+    changed = dict(weights)
+    match seed % 4:
+        case 0:
+            changed |= {name: -weights[name] for name in up}
+        case 1:
+            changed |= {name: 4 * weights[name] for name in up}
+        case 2:
+            places = [name for name in up if "q_proj" in name]
+            changed |= dict(zip(places, (weights[name] for name in (*places[1:], places[0])), strict=True))
+            down = [name for name in up if "down_proj" in name]
+            changed |= dict(zip(down, (weights[name] for name in (*down[1:], down[0])), strict=True))
+        case _:
+            changed |= {name: torch.zeros_like(weights[name]) for name in up[: len(up) // 2]}
+    return changed
+
+
+def publish(run: RunDir, recipe: Recipe, version: int, canary: dict[str, Any], write: Callable[[Path], None]) -> None:
+    row = Policy(version, 0, version, "combine", "adapter", recipe.model.path, [], canary, {}, time.time())
+    publish_policy(run, row, write)
+
+
+def is_refused(run: RunDir, recipe: Recipe, version: int) -> bool:
+    loaded = load_weights(run, recipe, version)
+    try:
+        check_canary(run, version, loaded.score, loaded.tolerance)
+    except CanaryFailure as failure:
+        print(f"version {version}: {failure}")
+        return True
+    return False
+
+
+def tinker_rows() -> list[Row]:
+    with create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and answers none
+        began, never = time.monotonic(), threading.Event()
+        try:
+            patient(never.wait, "Tinker forward_backward", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        except ClawError as error:
+            print(error)
+        never.set()
+        return [Row("tinker", "tinker_dead_service_seconds_to_message", time.monotonic() - began, "s")]
+
+
+if __name__ == "__main__":
+    main()

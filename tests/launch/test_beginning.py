@@ -1,0 +1,73 @@
+"""`clawctl init` and what `clawctl doctor` says about a box."""
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.errors import ClawError
+from clawctl.launch.beginning import Answers, write_recipe
+from clawctl.launch.box_checks import check_box
+from clawctl.launch.plan import plan_memory
+from clawctl.memory import box_of
+
+MODEL = "Qwen/Qwen3-4B"
+
+
+@pytest.mark.parametrize("card", ["24gb", "80gb"])
+def test_init_writes_a_recipe_that_fits_the_card_and_prints_four_commands(tmp_path: Path, card: str) -> None:
+    path = tmp_path / "mine.yaml"
+    lines = write_recipe(path, Answers("openclaw", MODEL, "http://judge:8000/v1"), card)
+    recipe = load_recipe(path)
+    assert plan_memory(recipe, box_of(card, {0})).problems == []
+    assert (recipe.model.path, recipe.judge.endpoint, recipe.name) == (MODEL, "http://judge:8000/v1", "mine")
+    assert recipe.train.lora is not None
+    assert (recipe.train.lora.quantize is None) == (card == "80gb")
+    assert [line.split()[1] for line in lines[-4:]] == ["doctor", "up", "openclaw-setup", "inspect"]
+    with pytest.raises(ClawError, match="exists already"):
+        write_recipe(path, Answers("openclaw", MODEL, None), card)
+
+
+def test_a_model_that_fits_no_card_leaves_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="no settings are known"):
+        write_recipe(tmp_path / "mine.yaml", Answers("openclaw", "Qwen/Qwen3-8B", None), "8gb")
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def demo(**sections: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "demo"}, **sections})
+
+
+def test_the_doctor_names_what_is_wrong_with_its_cure(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        recipe = demo(serve={"port": port}, judge={"endpoint": "http://127.0.0.1:1/v1"}, up={"stages": ["collect"]})
+        lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in check_box(recipe, tmp_path / "run")}
+    assert "hints can be placed" in lines["model"][0]
+    assert lines["port"] == (
+        f"port: 127.0.0.1:{port} cannot be used (Address already in use); stop what listens there, or set serve.port",
+        True,
+    )
+    assert "start it, or correct judge.endpoint" in lines["judge"][0]
+    assert lines["judge"][1]
+    assert not lines["disk"][1]
+    assert not lines["locks and clock"][1]
+
+
+def test_a_model_that_is_not_there_and_an_engine_that_is_not_installed_are_named(tmp_path: Path) -> None:
+    recipe = demo(model={"path": str(tmp_path)}, serve={"engine": "vllm", "port": 0, "engine_python": sys.executable})
+    lines = [line for line, is_bad in check_box(recipe, tmp_path) if is_bad]
+    assert any(line.startswith("engine:") and "install vLLM 0.32" in line for line in lines)
+    assert any(line.startswith("model:") and "cannot be read" in line for line in lines)
+
+
+def test_the_command_exits_with_1_if_the_recipe_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("{model: {path: /nowhere}, serve: {port: 0}}")
+    command = [sys.executable, "-m", "clawctl", "doctor", "--run", str(tmp_path / "run"), "--recipe", str(tmp_path / "mine.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "NOT ok  model: /nowhere cannot be read" in done.stdout

@@ -161,12 +161,12 @@ def ended(folder: Path, recipe: str) -> tuple[int, str]:
 
 
 def test_the_trainer_starts_when_serve_is_ready(tmp_path: Path) -> None:
-    with up(tmp_path, "{model: {path: demo}, serve: {port: 0}, up: {stages: [train, serve]}}") as found:
+    with up(tmp_path, "{model: {path: crafts}, serve: {port: 0}, up: {stages: [train, serve]}}") as found:
         found.wait_for(lambda: found.stage("train") is not None, "the trainer runs")
         lines = found.log().splitlines()
         [waits], [starts] = ([i for i, line in enumerate(lines) if text in line] for text in ("train starts when", "train runs as"))
         assert waits < starts
-        assert any(" serve | " in line and "serves demo, version 0" in line for line in lines[:starts]), found.log()
+        assert any(" serve | " in line and "serves crafts, version 0" in line for line in lines[:starts]), found.log()
 
 
 def test_an_unknown_recipe_key_ends_it_before_anything_starts(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 `plan`: the share of the recipes that fit the card in their name, and the largest difference between the plan of memory and an
 independent sum over the tensors that training keeps: base, adapter, gradients, and AdamW's moments. Activations are not compared.
 `one_gpu`: whether a trainer on one GPU starts in a job of Slurm and in an actor of Ray; both run without their cluster.
-`canary`: versions over a base in simulated 4 bits on the demo model. A whole one must pass the engine's check, and a broken one
+`canary`: versions over a base in simulated 4 bits on a small model. A whole one must pass the engine's check, and a broken one
 must not. `tinker`: seconds until a dead service ends a call with a message.
 `memory`: the tests of a step that runs out of memory, by a hook that fails on purpose.
 """
@@ -134,7 +134,7 @@ def canary_rows(folder: Path, count: int) -> list[Row]:
 
 def quantised_recipe() -> Recipe:
     train = {"lora": {"rank": 8, "alpha": 16}, "dtype": "bfloat16", "threads": 1}
-    return Recipe.model_validate({"model": {"path": "demo", "dtype": "bfloat16"}, "train": train})
+    return Recipe.model_validate({"model": {"path": "crafts", "dtype": "bfloat16"}, "train": train})
 
 
 def policy_in_4_bits(recipe: Recipe, seed: int) -> PolicyModel:

@@ -38,14 +38,14 @@ def test_a_model_that_fits_no_card_leaves_no_recipe(tmp_path: Path) -> None:
     assert not (tmp_path / "mine.yaml").exists()
 
 
-def demo(**sections: Any) -> Recipe:
-    return Recipe.model_validate({"model": {"path": "demo"}, **sections})
+def small(**sections: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "crafts"}, **sections})
 
 
 def test_the_doctor_names_what_is_wrong_with_its_cure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        recipe = demo(serve={"port": port}, judge={"endpoint": "http://127.0.0.1:1/v1"}, up={"stages": ["collect"]})
+        recipe = small(serve={"port": port}, judge={"endpoint": "http://127.0.0.1:1/v1"}, up={"stages": ["collect"]})
         lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in check_box(recipe, tmp_path / "run")}
     assert "hints can be placed" in lines["model"][0]
     assert lines["port"] == (
@@ -59,7 +59,7 @@ def test_the_doctor_names_what_is_wrong_with_its_cure(tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_there_and_an_engine_that_is_not_installed_are_named(tmp_path: Path) -> None:
-    recipe = demo(model={"path": str(tmp_path)}, serve={"engine": "vllm", "port": 0, "engine_python": sys.executable})
+    recipe = small(model={"path": str(tmp_path)}, serve={"engine": "vllm", "port": 0, "engine_python": sys.executable})
     lines = [line for line, is_bad in check_box(recipe, tmp_path) if is_bad]
     assert any(line.startswith("engine:") and "install vLLM 0.32" in line for line in lines)
     assert any(line.startswith("model:") and "cannot be read" in line for line in lines)

@@ -257,7 +257,7 @@ class Redactor:
 
     def _redact_message(self, message: Message, part: str, reading: _Reading) -> Message:
         """Redact a message that follows `reading.before`. A secret of an earlier message is one here as well."""
-        clean: Message = self._redact_part(message, part, reading, self._question(reading.before))
+        clean: Message = self._redact_part(message, part, reading, reading.before)
         if reading.secrets:
             repeated = _without_values(clean, reading.secrets)
             if repeated != clean:
@@ -317,7 +317,7 @@ class Redactor:
         outer, self._thread.rules = self._thread.rules, Counter()
         clean = self.value(value)
         if before or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
-            clean = self._answered(clean, before)
+            clean = self._answered(clean, self._question(before))
         rules, self._thread.rules = self._thread.rules, outer
         outer.update(rules)
         if clean != value and len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS)) > _LONGEST_CACHED:

@@ -229,6 +229,9 @@ class TrainConfig(Section):
     counted along the lineage: back to the newest common ancestor, then forward from it."""
     tokens_per_microbatch: int = Field(8192, gt=0)
     """Tokens in one forward and backward pass. A longer session is split between two turns."""
+    longest_turn_tokens: int | None = Field(None, gt=0)
+    """A turn with more tokens, prompt and answer together, is never trained; the ledger has its length. Unset: turns are refused
+    only if they do not fit into the trainer's memory."""
     merge: Literal["tree", "none"] = "tree"
     """`tree`: compute what the turns of a session share only once. `none`: each turn is a separate sequence. The numbers are the
     same, but training is slower."""

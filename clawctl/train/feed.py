@@ -98,7 +98,7 @@ class Feed:
         self._trained_marks = TrainedMarks(run.trained_marks, given_back)
         # Marks of waiting turns with their owners; None: must be recomputed
         self._waiting_marks: dict[int, str] | None = None
-        self._copies: list[Sample] = []  # turns that are identical to others, to be entered as skipped
+        self._to_skip: list[tuple[Sample, str]] = []  # turns to be entered as skipped, with the reason
         self._changes, self._earlier_hints = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
         self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
@@ -253,7 +253,7 @@ class Feed:
         self._reexamine(rated & self._known.keys(), now)
         released = self.forming.pop_ready(now)
         self.waiting += released
-        self._skip_copies()
+        self._enter_skipped()
         if new or rated or released:
             self.waiting = in_order(self.waiting, grouped=self.config.credit == "group")
         return has_more
@@ -405,8 +405,11 @@ class Feed:
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
             is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
+            if (longest := self.config.longest_turn_tokens) is not None and sample.longest > longest:
+                self._to_skip.append((sample, f"too long: {sample.longest} tokens, and train.longest_turn_tokens is {longest}"))
+                raise TurnRefused("longer than train.longest_turn_tokens")
             if not is_played and self._is_copy(waiting):
-                self._copies.append(sample)
+                self._to_skip.append((sample, IDENTICAL))
                 raise TurnRefused(IDENTICAL)
             self._queue(waiting)
         except TurnRefused as reason:
@@ -462,16 +465,18 @@ class Feed:
         """Return the owner of a turn's marks: its group, whose identical turns all count, or the turn itself."""
         return turn.unit if self.config.credit == "group" and turn.unit is not None else turn.sample.turn_id
 
-    def _skip_copies(self) -> None:
-        """Enter turns that are identical to others in the ledger, so that they are accounted for."""
-        if self._copies:
+    def _enter_skipped(self) -> None:
+        """Enter turns that are too long or identical to others in the ledger, so that they are accounted for."""
+        while self._to_skip:
+            reason = self._to_skip[0][1]
+            samples = [sample for sample, other in self._to_skip if other == reason]
             try:
-                write_skipped(self.run, self._version + 1, self._copies, IDENTICAL)
+                write_skipped(self.run, self._version + 1, samples, reason)
             except OSError as error:  # they are refused again, and entered after the next start
                 log.error("cannot write the ledger: %s", error)
                 return
-            copies, self._copies = [sample.turn_id for sample in self._copies], []
-            self.mark_done(copies, "skipped")
+            self._to_skip = [(sample, other) for sample, other in self._to_skip if other != reason]
+            self.mark_done([sample.turn_id for sample in samples], "skipped")
 
     def _refuse(self, turn_id: str, reason: str) -> None:
         self.refused[reason] += 1

@@ -58,6 +58,11 @@ class Sample:
         if self.reward is None and self.teacher_prompt_ids is None:
             raise ValueError(f"turn {self.turn_id}: neither a reward nor a hint")
 
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest sequence: the completion after the prompt, or after a prompt with a hint."""
+        return max(map(len, [self.prompt_ids, self.teacher_prompt_ids or [], *self.other_prompts])) + len(self.completion_ids)
+
     def scored(self, logprobs: Sequence[float]) -> "Sample":
         """Return the turn with the trainer's logprobs of its answer."""
         largest = max(map(abs, map(sub, logprobs, self.logprobs or ())), default=0.0) if self.rescored else None

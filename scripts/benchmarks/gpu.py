@@ -51,11 +51,11 @@ class Case:
 
 CASES = (
     Case("gradients", 90, "gradients of trees in FlexAttention against one sequence a turn", "gpu_training.gradients"),
-    Case("memory", 100, "peak memory of a step against `train --estimate`", "gpu_training.memory"),
-    Case("train", 100, "Qwen3-4B's dimensions, LoRA rank 16: tokens per second and MFU", "gpu_training.train"),
+    Case("memory", 80, "peak memory of a step against `train --estimate`", "gpu_training.memory"),
+    Case("train", 110, "Qwen3-4B's dimensions, LoRA rank 16: tokens per second and MFU", "gpu_training.train"),
     Case("canary", 60, "the engine's canary against the trainer's, in bfloat16 and nf4", "gpu_serving.canary"),
     Case("oom", 45, "out of memory on purpose, and recovery", "gpu_training.out_of_memory"),
-    Case("engine", 75, "the embedded engine at 1, 32 and 128 streams, and the pause of a swap", "gpu_serving.engine"),
+    Case("engine", 100, "the embedded engine at 1, 32 and 128 streams, and the pause of a swap", "gpu_serving.engine"),
     Case("circle", 120, "`clawctl up`: requests, captures, verdicts, a step, and a new live version", "gpu_circle.circle"),
     Case("shared", 60, "one card shared by serving and training", "gpu_serving.shared"),
     Case("full", 120, "Qwen3-4B's dimensions, all weights, optimizer in host memory", "gpu_training.full"),

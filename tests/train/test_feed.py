@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns, write_verdicts
@@ -131,6 +132,17 @@ def test_a_turn_that_cannot_be_trained_is_refused_and_counted(
     assert feed.next_batch(10) is None
     assert told(run)["refused"] == {reason: 1}
     assert told(run)["waiting"] == 0
+
+
+def test_a_turn_longer_than_the_recipe_allows_is_in_the_ledger_with_its_length(run: RunDir, sampler: Sampler) -> None:
+    turns = [sampler.turn("long", tokens=9), sampler.turn("short", tokens=4)]
+    publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
+    long, short = (len(turn.prompt_ids or []) + len(turn.completion_ids or []) for turn in turns)
+    feed = make_feed(run, sampler, batch_turns=1, longest_turn_tokens=short)
+    assert ids_of(feed.next_batch(0)) == ["short"]
+    assert told(run)["refused"] == {"longer than train.longest_turn_tokens": 1}
+    reason = read_sealed((run.ledger / "skipped-long.json").read_bytes())["reason"]
+    assert reason == f"too long: {long} tokens, and train.longest_turn_tokens is {short}"
 
 
 def test_a_cut_tool_call_that_an_older_collect_published_is_refused(run: RunDir, sampler: Sampler) -> None:

@@ -31,6 +31,7 @@ _loaded: WeakValueDictionary[str, Llama] = WeakValueDictionary()  # by folder; v
 
 def load_weights(run: RunDir, recipe: Recipe, version: int) -> "StagedWeights":
     """The weights of `version`. Raises ClawError, OSError, ValueError, RuntimeError."""
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it builds a plan for each number of keys, which takes longer than a step
     policy = read_policy(run, version)
     check_policy(run, version)
     folder = run.version_folder(version)

@@ -16,6 +16,7 @@ _TOWER = r"(.*\.)?visual\..*"  # layers of a vision tower, which are not trained
 
 def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: str | None = None) -> Any:
     """A complete causal language model in evaluation mode. Raises ClawError if it cannot be loaded."""
+    torch.backends.cuda.enable_cudnn_sdp(False)  # it builds a plan for each length of a sequence
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
     if quantize is not None:
         settings |= {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}

@@ -15,7 +15,6 @@ import torch
 from clawctl.errors import ClawError
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.model import checkpoint_layers
-from clawctl.trainers.local.tops import hinted_prompts
 from clawctl.trainers.local.training import Training
 
 log = logging.getLogger("clawctl.train")
@@ -31,7 +30,7 @@ def within_memory(training: Training, batch: Batch, passes: Callable[[Batch], T]
     while True:
         samples = [sample for sample in batch.samples if sample.turn_id not in refused]
         if training.too_long is not None:
-            refused |= {s.turn_id: _reason(s) for s in samples if length_of(s) >= training.too_long}
+            refused |= {s.turn_id: _reason(s) for s in samples if s.longest >= training.too_long}
             samples = [sample for sample in samples if sample.turn_id not in refused]
         if not samples:
             return None, refused
@@ -43,17 +42,17 @@ def within_memory(training: Training, batch: Batch, passes: Callable[[Batch], T]
         free_memory(training)
         if training.ranks.world > 1:
             raise ClawError(f"this device has no memory for the step: {problem}", _FIX)
-        longest = max(samples, key=length_of)
+        longest = max(samples, key=lambda sample: sample.longest)
         if not make_smaller(training, samples):
-            training.too_long = length_of(longest)
+            training.too_long = longest.longest
             refused[longest.turn_id] = _reason(longest)
             log.warning("out of memory (%s): turn %s is refused: %s", problem, longest.turn_id, _reason(longest))
 
 
 def make_smaller(training: Training, samples: list[Sample]) -> bool:
     """Change the settings so that passes need less memory. False if they cannot change any more."""
-    config, longest = training.config, max(map(length_of, samples))
-    present = min(config.tokens_per_microbatch, sum(map(length_of, samples)))
+    config, longest = training.config, max(sample.longest for sample in samples)
+    present = min(config.tokens_per_microbatch, sum(sample.longest for sample in samples))
     if present > longest:
         tokens = max(longest, present // 2)
         training.config = config.model_copy(update={"tokens_per_microbatch": tokens})
@@ -75,10 +74,5 @@ def free_memory(training: Training) -> None:
         torch.cuda.empty_cache()
 
 
-def length_of(sample: Sample) -> int:
-    """Number of tokens of the turn's longest sequence: its completion after its prompt, or after a prompt with a hint."""
-    return max(map(len, [sample.prompt_ids, *hinted_prompts(sample)])) + len(sample.completion_ids)
-
-
 def _reason(sample: Sample) -> str:
-    return f"too long: {length_of(sample)} tokens do not fit into the trainer's memory, even alone and with checkpointing"
+    return f"too long: {sample.longest} tokens do not fit into the trainer's memory, even alone and with checkpointing"

@@ -3,8 +3,10 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from clawctl.trainers.local.batches import cut, make_microbatch, share, share_out
+from clawctl.trainers.local.model import differ_by_rounding
 from clawctl.trainers.local.trees import make_branch
 
 CPU = torch.device("cpu")
@@ -50,3 +52,16 @@ def test_a_trie_lays_each_token_once_at_its_depth() -> None:
     assert batch.before_N.tolist() == [0, 5, 2, 3]
     assert batch.targets_N.tolist() == [6, 8, 8, 9]
     assert (batch.lengths, batch.tokens) == ([1, 1, 2], 7)
+
+
+def test_the_noise_of_16_bits_is_not_taken_for_another_architecture() -> None:
+    torch.manual_seed(0)
+    separate = torch.randn(20, 8)
+
+    def noisy(share: float) -> Tensor:
+        noise = torch.randn(20, 8)
+        return separate + noise * share * separate.norm() / noise.norm()
+
+    assert differ_by_rounding(noisy(0.04), separate, noisy(0.03))  # as a single sequence, which needs no mask
+    assert not differ_by_rounding(noisy(0.04), separate, separate)
+    assert not differ_by_rounding(separate.flip(0), separate, noisy(0.03))

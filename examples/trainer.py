@@ -16,7 +16,6 @@ from clawctl.train.advantages import Reward, terms_of
 from clawctl.train.measures import Measures, StepFacts, StepResult, TurnNumbers, step_row
 from clawctl.trainers import Model
 
-NO_CANARY = {"prompt_ids": [], "logprobs": []}  # a real trainer scores fixed prompts, so that serve can check what it loads
 TEXTS = SimpleNamespace(vocabulary=320, context=None, decode=str, with_hint=lambda turn, hint, place: [*turn.prompt_ids, 7])
 
 
@@ -42,7 +41,8 @@ class Recorder:
         return StepResult(step_row(measures, batch, facts), measures.turns, facts)
 
     def publish(self, version, scratch):
-        return SimpleNamespace(canary=NO_CANARY, repeatable=True, save=partial(save, json.dumps(self.steps)))
+        # The canary of a real trainer scores fixed prompts, so that serve can check what it loads.
+        return SimpleNamespace(canary={"prompt_ids": [], "logprobs": []}, repeatable=True, save=partial(save, [*self.steps]))
 
     def idle(self):
         pass
@@ -50,7 +50,7 @@ class Recorder:
 
 def save(steps, folder):
     for name in ("policy/steps.json", "steps.json"):  # what an engine loads, and what `resume` reads
-        (folder / name).write_text(steps)
+        (folder / name).write_text(json.dumps(steps))
 
 
 @contextmanager

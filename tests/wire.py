@@ -10,7 +10,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 async def read_request(reader: asyncio.StreamReader) -> bytes:
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(line.split(b":")[1]) for line in head.splitlines() if line.startswith(b"content-length"))
+    length = next((int(line.split(b":")[1]) for line in head.splitlines() if line.lower().startswith(b"content-length")), 0)
     return head + await reader.readexactly(length)
 
 

@@ -212,7 +212,7 @@ class JudgeClient:
 
     async def close(self) -> None:
         for client in self._clients.values():
-            client.close()
+            await client.close()
 
     def _count(self, usage: object) -> None:
         counts = usage if isinstance(usage, dict) else {}

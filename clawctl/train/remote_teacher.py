@@ -36,16 +36,14 @@ class RemoteTeacher:
         return asyncio.run(self._answers(batch))
 
     async def _answers(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
-        client, slots = Client(self._url, self._key, proxy=proxy_for(self._url)), asyncio.Semaphore(CALLS)
+        slots = asyncio.Semaphore(CALLS)
+        async with Client(self._url, self._key, proxy=proxy_for(self._url)) as client:
 
-        async def answer(sample: Sample) -> tuple[float, ...] | str | None:
-            async with slots:
-                return await self._answer(client, sample)
+            async def answer(sample: Sample) -> tuple[float, ...] | str | None:
+                async with slots:
+                    return await self._answer(client, sample)
 
-        try:
             return await asyncio.gather(*map(answer, batch.samples))
-        finally:
-            client.close()
 
     async def _answer(self, client: Client, sample: Sample) -> tuple[float, ...] | str | None:
         if sample.teacher_prompt_ids is None:

@@ -174,7 +174,7 @@ class _Measurement:
 
             async def pairs() -> list[tuple[float, float]]:
                 measured = [await pair() for _ in range(1 + self._rounds)][1:]
-                client.close()
+                await client.close()
                 return measured
 
             ours, theirs = zip(*asyncio.run(pairs()), strict=True)

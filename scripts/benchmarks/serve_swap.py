@@ -146,7 +146,7 @@ async def _load(url: str, run: RunDir, swaps: int) -> tuple[list[Stream], list[f
             await asyncio.sleep(0.3)
     over.set()
     await asyncio.gather(*talking)
-    client.close()
+    await client.close()
     return answers, waits, pauses
 
 

@@ -66,12 +66,12 @@ async def ask(client: Client, path: str, body: dict[str, Any]) -> Stream:
     """Send one request and read its whole stream."""
     stream = Stream()
     try:
-        connection, status = await client.stream(path, orjson.dumps({**body, "stream": True}), stream)
-        if status == 200:
+        answer = await client.stream(path, orjson.dumps({**body, "stream": True}), stream)
+        if answer.status == 200:
             await stream.wait()
-            client.release(connection)
+            answer.release()
         else:
-            stream.failed = f"{status} {(await client.read_body(connection))[:200]!r}"
+            stream.failed = f"{answer.status} {(await answer.read())[:200]!r}"
     except RequestFailed as broken:
         stream.failed = str(broken)
     return stream

@@ -107,7 +107,7 @@ def over_one_line(monkeypatch: pytest.MonkeyPatch, act: Callable[[Multiplexed, E
         await asyncio.sleep(0.05)
         async with asyncio.timeout(30):
             await act(client, engine, ours)
-        client.close()
+        await client.close()
 
     asyncio.run(main())
 
@@ -118,7 +118,7 @@ def test_calls_that_run_at_once_have_each_their_own_answer(monkeypatch: pytest.M
         bodies = [b" ".join(b"%d-%d" % (i, j) for j in range(i)) + b" " for i in range(50)]
         calls = await asyncio.gather(*(client.stream("/echo", body, said) for body, said in zip(bodies, takers, strict=True)))
         await asyncio.gather(*(said.over.wait() for said in takers))
-        assert [status for _, status in calls] == [200] * 50
+        assert [call.status for call in calls] == [200] * 50
         assert [said.body.strip() for said in takers] == [body.strip() for body in bodies]
         assert [said.error for said in takers] == [""] * 50
         assert engine.headers["authorization"] == "Bearer secret"
@@ -140,10 +140,10 @@ def test_a_large_body_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_has_its_status_and_body(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
-        call, status = await client.stream("/refuse", b"{}", said)
-        assert (status, await client.read_body(call)) == (400, b'{"error":"too long"}')
-        call, status = await client.stream("/nowhere", b"{}", said)
-        assert (status, await client.read_body(call)) == (404, b"Not Found")
+        call = await client.stream("/refuse", b"{}", said)
+        assert (call.status, await call.read()) == (400, b'{"error":"too long"}')
+        call = await client.stream("/nowhere", b"{}", said)
+        assert (call.status, await call.read()) == (404, b"Not Found")
         assert not said.over.is_set()
 
     over_one_line(monkeypatch, act)
@@ -166,10 +166,10 @@ def test_an_answer_that_its_taker_cannot_read_ends_alone(monkeypatch: pytest.Mon
 
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         choking, said = Choking(), Said()
-        _, (_, status) = await asyncio.gather(client.stream("/endless", b"{}", choking), client.stream("/echo", b"a b c", said))
+        _, call = await asyncio.gather(client.stream("/endless", b"{}", choking), client.stream("/echo", b"a b c", said))
         await asyncio.gather(choking.over.wait(), said.over.wait(), engine.gone.wait())
         assert choking.error == "it cannot be read"
-        assert (status, said.body, said.error) == (200, b"a b c ", "")
+        assert (call.status, said.body, said.error) == (200, b"a b c ", "")
 
     over_one_line(monkeypatch, act)
 
@@ -177,8 +177,8 @@ def test_an_answer_that_its_taker_cannot_read_ends_alone(monkeypatch: pytest.Mon
 def test_the_server_stops_when_the_client_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
-        call, _ = await client.stream("/endless", b"{}", said)
-        client.release(call)
+        call = await client.stream("/endless", b"{}", said)
+        call.release()
         await engine.gone.wait()
         heard = len(said.body)
         await asyncio.sleep(0.05)
@@ -209,7 +209,7 @@ def test_a_lost_connection_ends_every_call_and_later_ones_have_their_own(monkeyp
 def test_a_server_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     async def act(client: Multiplexed, engine: Engine, ours: socket.socket) -> None:
         said = Said()
-        call, _ = await client.stream("/endless", b"{}", said)
+        call = await client.stream("/endless", b"{}", said)
         line: Any = call.link  # type: ignore[union-attr]
         line._transport.pause_reading()
         await asyncio.sleep(0.3)
@@ -220,7 +220,7 @@ def test_a_server_that_is_not_read_waits(monkeypatch: pytest.MonkeyPatch) -> Non
         line._transport.resume_reading()
         await asyncio.sleep(0.1)
         assert engine.told > waits_at
-        client.release(call)
+        call.release()
         await engine.gone.wait()
 
     over_one_line(monkeypatch, act)

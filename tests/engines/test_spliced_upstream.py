@@ -215,13 +215,12 @@ def asking(tokenizer: Any, sampled: str = SAID, **body: Any) -> GenerationReques
     return replace(ask, answers={1: [EarlierAnswer(tuple(ids), prompt_digest(before))]})
 
 
-def plan_of(tokenizer: Any, fake: Fake, ask: GenerationRequest) -> CallPlan:
+def plan_of(tokenizer: Any, fake: Fake | str, ask: GenerationRequest) -> CallPlan:
+    """`fake`: an engine, or the URL of one."""
+
     async def main() -> CallPlan:
-        client = Client(fake.url, None)
-        try:
+        async with Client(fake if isinstance(fake, str) else fake.url, None) as client:
             return await Splicer(tokenizer, client).plan(ask, "m")
-        finally:
-            client.close()
 
     return asyncio.run(main())
 
@@ -256,8 +255,7 @@ def test_an_engine_with_a_different_or_unknown_rendering_gets_messages(tokenizer
         assert plan_of(tokenizer, fake, asking(tokenizer)) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
     finally:
         fake.otherwise = False
-    nobody = Splicer(tokenizer, Client("http://127.0.0.1:9", None))
-    assert asyncio.run(nobody.plan(asking(tokenizer), "m")) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
+    assert plan_of(tokenizer, "http://127.0.0.1:9", asking(tokenizer)) == CallPlan(spliced=0, unspliced=RENDERED_DIFFERENTLY)
 
 
 def test_an_unsupported_model_family_gets_messages_and_the_turn_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:

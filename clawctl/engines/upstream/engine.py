@@ -231,16 +231,16 @@ class Upstream:
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
-            call, status = await self._client.stream(_path(body), orjson.dumps(body), reply)
-            if status == 200:
-                reply.begun(partial(self._client.release, call))
+            call = await self._client.stream(_path(body), orjson.dumps(body), reply)
+            if call.status == 200:
+                reply.begun(call.release)
                 return
-            content = await self._client.read_body(call)
+            content = await call.read()
         except RequestFailed as error:
             raise _unreachable(error) from error
-        if _path(body) == PATH and status in _NOT_THERE and b"model" not in content.lower():
+        if _path(body) == PATH and call.status in _NOT_THERE and b"model" not in content.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
-        raise refusal(status, content)
+        raise refusal(call.status, content)
 
     def _body(self, request: GenerationRequest, target: Target, plan: CallPlan, sampled: Sampled, i: int) -> dict[str, Any]:
         """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
@@ -364,6 +364,12 @@ class Upstream:
     # ---- life ------------------------------------------------------------------------------------------------------------
 
     async def keep(self, up: Callable[[], None]) -> None:
+        try:
+            await self._run(up)
+        finally:
+            await self._client.close()
+
+    async def _run(self, up: Callable[[], None]) -> None:
         await self._wait_and_probe(up)
         await asyncio.Event().wait()
 
@@ -417,7 +423,7 @@ class Upstream:
         return None
 
     def stop(self) -> None:
-        self._client.close()
+        """Nothing to release: `keep` has closed the connections."""
 
 
 def _without_limit(body: dict[str, Any]) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class Vllm(Upstream):
         self._process: asyncio.subprocess.Process | None = None
         self.restarts = 0
 
-    async def keep(self, up: Callable[[], None]) -> None:
+    async def _run(self, up: Callable[[], None]) -> None:
         failures = 0  # consecutive
         while True:
             began, start = time.monotonic(), self._log_file.stat().st_size if self._log_file.exists() else 0
@@ -105,7 +105,6 @@ class Vllm(Upstream):
 
     def stop(self) -> None:
         self._kill()
-        super().stop()
 
 
 def engine_python(recipe: Recipe) -> str:

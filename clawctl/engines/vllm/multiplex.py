@@ -7,7 +7,7 @@ from itertools import count
 from typing import cast
 
 from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, END, PIECE, READY, REQUEST, STATUS, Frames, frame
-from clawctl.http_client import Client, Connection, HttpResponse, RequestFailed, ResponseReceiver
+from clawctl.http_client import Client, HttpResponse, RequestFailed, ResponseReceiver, Stream
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -20,31 +20,42 @@ class Call:
         self._body = bytearray()  # body of a response without a receiver
         self._error: str | None = None
         self._whole = asyncio.Event()
-        self.status: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.begun: asyncio.Future[int] = asyncio.get_running_loop().create_future()  # the status of the response
 
     def handle(self, kind: int, content: bytes) -> None:
         if kind == PIECE and self._receiver is not None:
             self._receiver.feed(content)
         elif kind == PIECE:
             self._body += content
-        elif kind == STATUS and not self.status.done():
-            self.status.set_result(int(content))
+        elif kind == STATUS and not self.begun.done():
+            self.begun.set_result(int(content))
             self._receiver = self._receiver if int(content) == 200 else None
 
     def end(self, error: str | None) -> None:
         receiver, self._receiver, self._error = self._receiver, None, error
         self._whole.set()
-        if not self.status.done():
-            self.status.set_exception(RequestFailed(error or "there was no answer"))
+        if not self.begun.done():
+            self.begun.set_exception(RequestFailed(error or "there was no answer"))
         elif receiver is not None:
             receiver.ended(error)
 
-    async def body(self) -> bytes:
-        """The complete body of a response that is not streamed. Raises RequestFailed."""
-        await self._whole.wait()
+    @property
+    def status(self) -> int:
+        return self.begun.result()
+
+    async def read(self) -> bytes:
+        """See `Stream.read`."""
+        try:
+            await self._whole.wait()
+        finally:
+            self.release()
         if self._error is not None:
             raise RequestFailed(self._error)
         return bytes(self._body)
+
+    def release(self) -> None:
+        """Discard the rest of the answer."""
+        self.link.cancel(self)
 
 
 class ChildLink(asyncio.Protocol):
@@ -119,33 +130,18 @@ class Multiplexed:
     async def request(self, path: str, body: bytes) -> HttpResponse:
         return await self._plain.request(path, body)
 
-    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> tuple[Connection | Call, int]:
+    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Stream | Call:
         """See `Client.stream`."""
         if not self._link.ready:
             return await self._plain.stream(path, body, receiver)
         call = self._link.call(path, body, receiver)
         try:
-            return call, await call.status
+            await call.begun
         except asyncio.CancelledError:
-            self.release(call)
+            call.release()
             raise
+        return call
 
-    async def read_body(self, call: Connection | Call) -> bytes:
-        """See `Client.read_body`."""
-        if isinstance(call, Connection):
-            return await self._plain.read_body(call)
-        try:
-            return await call.body()
-        finally:
-            self.release(call)
-
-    def release(self, call: Connection | Call) -> None:
-        """See `Client.release`."""
-        if isinstance(call, Connection):
-            self._plain.release(call)
-        else:
-            call.link.cancel(call)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self._link.close()
-        self._plain.close()
+        await self._plain.close()

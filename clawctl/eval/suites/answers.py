@@ -95,11 +95,8 @@ async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[s
 async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
     """A client for an endpoint's server. Its calls are not captured."""
     headers = {"x-capture": "off", **endpoint.headers}
-    client = Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url))
-    try:
+    async with Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url)) as client:
         yield client
-    finally:
-        client.close()
 
 
 async def _post_json(client: Client, endpoint: Endpoint, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 `__call__` receives an HTTP request and sends the response. `_route` checks host, key and method, and finds the handler. A request
 for an answer goes through `_generate`, step by step:
 
-1. `_read` reads the body within its limits (`bodies.py`, `long_bodies.py`). Its dialect converts it to a `GenerationRequest`.
+1. `Intake.request` reads the body within its limits, and its dialect converts it to a `GenerationRequest` (`intake.py`).
 2. `_prepare` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `_start` passes the request
    through `Versions.begin` to the engine, which renders the prompt (`prompt.py`) and replies.
 3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
@@ -18,7 +18,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from starlette.requests import Request
@@ -29,17 +28,13 @@ from clawctl.config import Recipe
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import where_the_key_is
-from clawctl.run.images import has_images
 from clawctl.run.keys import CHECK_EVERY_S, KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve.answer import Answer, new_handle
-from clawctl.serve.bodies import BodyReader
-from clawctl.serve.body_checks import check_request, largest_body, parse
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_ids
 from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, ShownToken, chat, completions, messages, responses
-from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.episodes import (
     Replay,
     Retries,
@@ -54,11 +49,11 @@ from clawctl.serve.episodes import (
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Cors, Hosts
 from clawctl.serve.http_response import EventStream, RequestContext, complete_response, error_body, json_response
-from clawctl.serve.limits import Concurrency
-from clawctl.serve.long_bodies import LONG_BODY, READERS, LongBodyChecker
+from clawctl.serve.intake import Concurrency, Intake
 from clawctl.serve.metrics import Metrics, unknown_header
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
+from clawctl.serve.request_sizes import largest_body, parse
 from clawctl.serve.routes import envelope_of, normalised_path, not_found
 from clawctl.serve.sampling import changes_nothing, enforce, rule_for
 from clawctl.serve.service_info import ServiceInfo
@@ -98,10 +93,8 @@ class Gateway:
         self._hosts, self._cors = Hosts(recipe.serve), Cors(recipe.serve.cors_origins)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._queues = WorkQueues()
-        self._bodies = BodyReader(self._limits, self._queues)
-        self._long_bodies = LongBodyChecker(
-            recipe.model_name, model_file(recipe.model_path) if recipe.serve.upstream is None else None
-        )
+        tokenizer = model_file(recipe.model_path) if recipe.serve.upstream is None else None
+        self._intake = Intake(self._limits, self._queues, recipe.model_name, tokenizer)
         self._metrics = Metrics()
         self._rating = Rating(run if capture.enabled else None, recipe, self._metrics.ratings)
         self._stored = StoredResponses()
@@ -237,25 +230,14 @@ class Gateway:
 
     async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
         """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
-        live, key = self._versions.live, context.key
-        max_bytes = largest_body(self._limits.body_mb, live.max_context, live.capabilities.images)
-        raw = await self._bodies.read(http_request, key, max_bytes, self._limits.body_values, resources)
-        length = len(raw) if len(raw) > LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
-        if context.episode is not None:
-            context.digest = blake2b(raw, digest_size=16).digest()
-        if length:
-            await self._long_bodies.check(key, context.api, raw, live.max_context, live.capabilities.images)
-        body = await self._queues.run(key, length, partial(parse, raw))
-        if context.api == "responses":
-            body = self._stored.with_items(key, body)
-        request = await self._queues.run(key, length, partial(READERS[context.api], body, self._recipe.model_name))
+
+        def complete(body: dict[str, Any]) -> dict[str, Any]:
+            return self._stored.with_items(context.key, body) if context.api == "responses" else body
+
+        request = await self._intake.request(http_request, context, self._versions.live, resources, complete)
         context.unknown = request.unknown
         self._metrics.unknown.count(context.api, request.unknown)
-        if live.capabilities.images is False and has_images(request.messages):
-            raise Refusal(400, NO_IMAGES, "messages")
-        if not length:
-            check_request(request)
-        return replace(request, key=key, size=len(raw))
+        return request
 
     async def _respond(
         self, http_request: Request, context: RequestContext, request: GenerationRequest, writer: Writer
@@ -380,7 +362,7 @@ class Gateway:
             return json_response({"input_tokens": await self._versions.live.count(request)})
 
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
-        raw = await self._bodies.read(http_request, context.key, _LONGEST_RATING)
+        raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
         with self._concurrency.count_request(context.key):
             store = self._rating.store if context.api == "feedback" else self._rating.store_outcome
             return json_response(await store(parse(raw), context.key))
@@ -388,12 +370,12 @@ class Gateway:
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
         live = self._versions.live
         max_bytes = largest_body(self._limits.body_mb, live.max_context, images=False)
-        raw = await self._bodies.read(http_request, context.key, max_bytes, self._limits.body_values)
+        raw = await self._intake.raw(http_request, context.key, max_bytes, self._limits.body_values)
         with self._concurrency.count_request(context.key):
             return json_response(await score(self._versions, raw, context.key))
 
     async def _control(self, http_request: Request, context: RequestContext) -> Response:
-        raw = await self._bodies.read(http_request, context.key, _LONGEST_RATING)
+        raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
         what = normalised_path(http_request.scope["path"]).removeprefix("/engine/")
         return json_response(await control(self._versions, what, raw, context.key))
 
@@ -417,7 +399,7 @@ class Gateway:
 
     def stop(self) -> None:
         """Release resources after the event loop has ended."""
-        self._long_bodies.stop()
+        self._intake.stop()
 
 
 def _context_of(http_request: Request) -> RequestContext:

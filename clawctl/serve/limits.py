@@ -7,9 +7,7 @@ read its answer, never reaches a route.
 import asyncio
 import logging
 import resource
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,42 +15,12 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from clawctl.config import LimitsConfig
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
 _RETRY_AFTER_S = 1
 _MAX_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
 _MAX_PIPELINED = 64  # requests that wait on one connection; real clients wait for an answer before they send the next request
-
-
-class TooManyRequests(Refusal):
-    """A key already runs as many requests as it may. The response states when to retry."""
-
-    def __init__(self, limit: int, what: str = "requests") -> None:
-        problem = f"this API key already runs {limit} {what}; wait until one ends"
-        super().__init__(429, problem, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
-
-
-class Concurrency:
-    """Counts and limits the running requests of each key."""
-
-    def __init__(self, limit: int, what: str = "requests") -> None:
-        self._limit, self._what = limit, what
-        self._running: Counter[str] = Counter()
-
-    @contextmanager
-    def count_request(self, key: str) -> Iterator[None]:
-        """Count one more running request until the context ends. Raises TooManyRequests."""
-        if self._running[key] >= self._limit:
-            raise TooManyRequests(self._limit, self._what)
-        self._running[key] += 1
-        try:
-            yield
-        finally:
-            self._running[key] -= 1
-            if not self._running[key]:
-                del self._running[key]
 
 
 @dataclass(frozen=True, slots=True)

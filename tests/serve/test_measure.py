@@ -14,10 +14,10 @@ from served import Server
 
 from clawctl.collect.documents import read_file
 from clawctl.errors import ClawError
-from clawctl.serve.body_checks import ValueCount, check_request, largest_body
 from clawctl.serve.dialects import Refusal, chat, messages, responses
 from clawctl.serve.hints import read_claims
-from clawctl.serve.long_bodies import LongBodyChecker
+from clawctl.serve.intake import LongBodyChecker
+from clawctl.serve.request_sizes import ValueCount, check_request, largest_body
 from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
 from tests.named_models import TEXT_MODEL

@@ -16,7 +16,7 @@ _MAX_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
 _MAX_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
 _LONG_ARGUMENTS = 32 << 10  # characters; shorter arguments hold few values
 _SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
-_PIECE = 1 << 16  # characters
+_COUNTED = 1 << 16  # characters whose tokens are counted at a time
 _MAX_CONTEXTS = 2  # a request may hold this many times its context, because templates omit reasoning and unknown fields
 _NOT_REPEATED = frozenset(("instructions", "tools", "named"))  # these are measured as parts of the prompt
 CountTokens = Callable[[str], int]
@@ -108,7 +108,7 @@ def _values(value: Any, limit: int) -> int:
         value = pending.pop()
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         count += len(inner)
-        pending.extend(each for each in inner if isinstance(each, dict | list))
+        pending.extend(item for item in inner if isinstance(item, dict | list))
     return count
 
 
@@ -129,9 +129,9 @@ def _check_text(text: bytes, max_context: int, count_tokens: CountTokens | None)
         raise too_long(max_context, len(text) // BYTES_PER_TOKEN)
     if count_tokens is None or len(text) <= _SURE_BYTES * max_context:
         return
-    words, tokens = text.decode(errors="replace"), 0
-    for start in range(0, len(words), _PIECE):
-        tokens += count_tokens(words[start : start + _PIECE])
+    characters, tokens = text.decode(errors="replace"), 0
+    for start in range(0, len(characters), _COUNTED):
+        tokens += count_tokens(characters[start : start + _COUNTED])
         if tokens > _MAX_CONTEXTS * max_context:
             raise too_long(max_context, tokens)
 

@@ -208,9 +208,9 @@ class Gateway:
     def _count(self, context: RequestContext) -> None:
         metrics = self._metrics
         metrics.requests[context.api, str(context.status), context.key] += 1
-        metrics.latency.observe((context.api,), time.perf_counter() - context.began)
+        metrics.latency.labels(context.api).observe(time.perf_counter() - context.began)
         if context.first_at is not None:
-            metrics.first_token.observe((context.api,), context.first_at - context.arrived)
+            metrics.first_token.labels(context.api).observe(context.first_at - context.arrived)
 
     # ---- one request ------------------------------------------------------------------------------------------------------
 

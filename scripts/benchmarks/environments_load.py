@@ -78,7 +78,7 @@ def play(case: str, folder: Path, name: str, tasks: int, parallel: int, *further
 def refused_requests(metrics: str) -> int:
     """Count the API requests that were answered with a status other than 200."""
     numbers = re.findall(
-        r'^clawctl_requests_total\{api="(?:chat|responses|messages)",status="(\d+)".*\} (\d+)', metrics, re.MULTILINE
+        r'^clawctl_requests_total\{api="(?:chat|responses|messages)",.*status="(\d+)".*\} (\d+)', metrics, re.MULTILINE
     )
     if not numbers:
         raise SystemExit("the server's metrics name no requests")

@@ -159,7 +159,10 @@ def test_parameters_without_effect_are_not_refused(server: Server) -> None:
 
 def test_it_needs_the_key_and_is_counted(server: Server) -> None:
     assert post(server, b"{}", key="other", path="/completions").status_code == 401
-    assert 'clawctl_requests_total{api="completions",status="200"' in httpx.get(server.url.removesuffix("/v1") + "/metrics").text
+    assert (
+        'clawctl_requests_total{api="completions",key="default",status="200"}'
+        in httpx.get(server.url.removesuffix("/v1") + "/metrics").text
+    )
 
 
 def test_text_that_a_later_prompt_adds_is_the_next_state(server: Server) -> None:

@@ -106,7 +106,7 @@ def sample(server: Server, name: str) -> float:
 
 
 def test_metrics_count_requests_and_tokens(server: Server) -> None:
-    asked = 'clawctl_requests_total{api="chat",status="200",key="default"}'
+    asked = 'clawctl_requests_total{api="chat",key="default",status="200"}'
     before = {name: sample(server, name) for name in (asked, 'clawctl_refused_total{reason="http_400"}')}
     told_before = sample(server, 'clawctl_completion_tokens_total{api="chat",key="default"}')
     answer = server.say("hello")

@@ -7,10 +7,12 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import uvicorn
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp
 
 from clawctl.config import Recipe, ServeConfig
 from clawctl.engines import ENGINES, Engine
@@ -29,6 +31,8 @@ _CUT_S = 10  # after the drain, cancelled requests are captured within this time
 # Thread switch interval: a thread that renders a long prompt holds the interpreter this long (Python's default: 5 ms).
 _SWITCH_S = 0.001
 _SHORT_CONTEXT = 2048  # tokens; below that, the system prompt and tools of an agent alone are too long
+# Response headers that a page may read in addition to the CORS-safelisted ones.
+_READABLE = ("x-request-id", "request-id", "retry-after", "allow", "x-clawctl-ignored", "x-clawctl-sampling")
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that no client sends into a connection that is being closed
 
 
@@ -49,7 +53,7 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
             warning = "the limit of open files allows %d connections, but serve.limits.connections is %d; raise it with ulimit -n"
             _log.warning(warning, descriptors.connections, recipe.serve.limits.connections)
         settings = uvicorn.Config(
-            gateway,
+            for_pages(gateway, recipe.serve.cors_origins),
             http=limited(recipe.serve.limits, descriptors.connections),
             ws="none",
             lifespan="off",
@@ -68,6 +72,16 @@ def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.so
         gateway.stop()
         versions.stop()
         capture.close()
+
+
+def for_pages(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """The application with CORS headers for web pages of these origins. A browser does not send a key by itself, and cookies are
+    never used, so a page needs a key like any client: with `*`, pages of all origins read answers to requests with a key."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app, [origin.lower() for origin in origins], ["*"], ["*"], expose_headers=_READABLE, allow_private_network=True
+    )
 
 
 def _start_engine(run: RunDir, recipe: Recipe) -> Engine:

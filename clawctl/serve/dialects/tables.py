@@ -1,17 +1,16 @@
-"""Tables of all request fields and their treatment, per API. The data is in `fields.txt`; the readers see only the fields in it.
+"""Tables of all request fields and their treatment, per API. The data is in `fields.yaml`; the readers see only the fields in it.
 
 A table named after an API covers the request body; its rows name the tables of nested objects. `docs/reference/api.md` is generated
 from these tables, and `tests/serve/test_api_table.py` compares them with the request types of the official SDKs.
 """
 
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-import orjson
+import yaml
 
 from clawctl.serve.sampling import ENGINE_FIELDS, unsupported_field
 
@@ -81,61 +80,56 @@ _NOTES: Final[dict[str, str]] = {
 def _engine_rows() -> list[FieldRow]:
     """Rows for the fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     rows = []
-    for name, each in ENGINE_FIELDS.items():
+    for name, engine_field in ENGINE_FIELDS.items():
         unsupported = name in _SHARED or (name in JUDGED and unsupported_field(None, {name: JUDGED[name]}, True) is not None)
-        note = _NOTES.get(name, "turns with it are not trained" if each.reason else "")
+        note = _NOTES.get(name, "turns with it are not trained" if engine_field.reason else "")
         rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if unsupported else "honoured"}))
     return rows
 
 
-# ---- fields.txt -----------------------------------------------------------------------------------------------------------
-
-_SECTION = re.compile(r"(=?)(\S+)\](?: (.*?))??(?: \| by (\w+))?(?: else (\w+))?")
-_ROW = re.compile(r"([a-z ]+): ([\w* ]+?)(?: > (\S+))?(?: = (\[.*?\]))?(?: \((\w+): ([a-z ]+)\))?(?: -- (.*))?")
-_INCLUDE = re.compile(r"include: (\w+)(?: (without|only) (.*))?")
+# ---- fields.yaml ----------------------------------------------------------------------------------------------------------
 
 
 def read_tables(text: str) -> dict[str, Table]:
-    """The tables of a text in the format of `fields.txt`. Raises ValueError for a line in another format."""
-    tables, groups = dict[str, Table](), {"engine": _engine_rows()}
-    for section in text.split("\n[")[1:]:
-        head, *lines = section.replace("\n  ", " ").splitlines()
-        group, name, title, by, otherwise = _matched(_SECTION, head).groups()
-        rows = [row for line in lines if line for row in _rows(line, groups)]
-        if group:
-            groups[name] = rows
-        else:
-            tables[name] = Table(title, rows, by=by or "", otherwise=otherwise or "")
-    return tables
+    """The tables of a text in the format of `fields.yaml`. Raises ValueError for a row in another format."""
+    data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    groups = {"engine": _engine_rows()}
+    for name, entries in data.get("groups", {}).items():
+        groups[name] = [row for entry in entries for row in _rows(entry, groups)]
+    return {
+        name: Table(rows=[row for entry in table.pop("rows") for row in _rows(entry, groups)], **table)
+        for name, table in data["tables"].items()
+    }
 
 
-def _rows(line: str, groups: Mapping[str, list[FieldRow]]) -> list[FieldRow]:
-    if line.startswith("include: "):
-        group, choice, names = _matched(_INCLUDE, line).groups()
-        return [row for row in groups[group] if choice is None or (row.name in names.split()) == (choice == "only")]
-    treatment, names, of, unless, engine, other, note = _matched(_ROW, line).groups()
-    if treatment not in MEANING or (other is not None and other not in MEANING):
-        raise ValueError(f"there is no such treatment: {line}")
-    engines: Any = {engine: other} if engine else {}
-    row = FieldRow("", treatment, note or "", of or "", engines, tuple(orjson.loads(unless or "[]")))
-    return [replace(row, name=name) for name in names.split()]
-
-
-def _matched(pattern: re.Pattern[str], line: str) -> re.Match[str]:
-    match = pattern.fullmatch(line)
-    if match is None:
-        raise ValueError(f"fields.txt has a line in another form: {line}")
-    return match
+def _rows(entry: dict[str, Any], groups: Mapping[str, list[FieldRow]]) -> list[FieldRow]:
+    settings = dict(entry)
+    if group := settings.pop("include", None):
+        only, without = (settings.pop(choice, "").split() for choice in ("only", "without"))
+        rows = [row for row in groups[group] if row.name not in without and (row.name in only or not only)]
+    else:
+        treatment, names = next(((key, settings.pop(key)) for key in entry if key in MEANING), (None, ""))
+        engines = {engine: settings.pop(engine) for engine in get_args(Engine) if engine in entry}
+        note, of, unless = settings.pop("note", ""), settings.pop("of", ""), tuple(settings.pop("unless", ()))
+        if treatment is None or not MEANING.keys() >= {*engines.values()}:
+            raise ValueError(f"there is no such treatment: {entry}")
+        rows = [FieldRow(name, treatment, note, of, engines, unless) for name in names.split()]
+    if settings:
+        raise ValueError(f"fields.yaml has a row with unknown keys: {entry}")
+    return rows
 
 
 def _counting(messages: Table) -> Table:
     """The table for requests that count tokens. Fields that affect only an answer have no effect."""
     counted = ("model", "messages", "system", "tools", "tool_choice", "thinking", "chat_template_kwargs", "enable_thinking")
     idle = [row.treatment in ("honoured", "passed on") and row.name not in counted for row in messages.rows]
-    rows = (FieldRow(row.name, "no effect", "answers only") if each else row for row, each in zip(messages.rows, idle, strict=True))
+    rows = (
+        FieldRow(row.name, "no effect", "answers only") if is_idle else row
+        for row, is_idle in zip(messages.rows, idle, strict=True)
+    )
     return Table("Counting: `POST /v1/messages/count_tokens`", rows)
 
 
-TABLES: Final = read_tables((Path(__file__).parent / "fields.txt").read_text(encoding="utf-8"))
+TABLES: Final = read_tables((Path(__file__).parent / "fields.yaml").read_text(encoding="utf-8"))
 TABLES["count_tokens"] = _counting(TABLES["messages"])
 APIS: Final = ("chat", "responses", "messages", "count_tokens", "completions")  # the served APIs, in the order of the page

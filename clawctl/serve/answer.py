@@ -31,18 +31,15 @@ class Answer:
 
     def __init__(
         self,
-        request: GenerationRequest,
+        requests: Sequence[GenerationRequest],  # one for each prompt
         dialect: Dialect,
         exchange_id: str,
         created_at: float,
         hints: dict[str, Any],
-        key: str,  # name of the API key of the request
         capture: Capture | None,
         recent: RecentAnswers | None = None,  # stores the answer, if it may be put back into a later prompt
-        requests: Sequence[GenerationRequest] = (),  # one for each prompt, if there are several
     ) -> None:
-        self.request, self.dialect, self.key = request, dialect, key
-        self.requests, self.hints = requests or [request], hints
+        self.requests, self.request, self.dialect, self.hints = requests, requests[0], dialect, hints
         self._exchange_id, self._created_at, self._capture = exchange_id, created_at, capture
         self._recent = recent
         self._replies: list[Reply] = []
@@ -121,7 +118,7 @@ class Answer:
             choice.finish_reason = None
         if self._recent is not None and status == "ok" and sampled.prompt_ids and sampled.completion_ids:
             message = self.dialect.message(choice)
-            self._recent.store(self.key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
+            self._recent.store(self.request.key, choice.exchange_id, message, sampled.prompt_ids, sampled.completion_ids)
         if self._capture is not None:
             await self._capture.write(*self._exchange(choice, sampled, status, first_at))
         if status == "ok":
@@ -150,7 +147,7 @@ class Answer:
                 created_at=self._created_at,
                 finished_at=time.time(),
                 api=request.api,
-                key=self.key,
+                key=self.request.key,
                 status=status,
                 model=request.model,
                 messages=request.sent_messages,

@@ -12,7 +12,6 @@ for an answer goes through `_generate`, step by step:
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack
@@ -48,13 +47,13 @@ from clawctl.serve.episodes import (
 )
 from clawctl.serve.hints import agent_of, client_of, read_hints
 from clawctl.serve.hosts import Hosts
-from clawctl.serve.http_response import EventStream, RequestContext, complete_response, error_body, json_response
+from clawctl.serve.http_response import EventStream, RequestContext, complete_response, error_body, extra_headers, json_response
 from clawctl.serve.intake import Concurrency, Intake
-from clawctl.serve.metrics import Metrics, unknown_header
+from clawctl.serve.metrics import Metrics
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.request_sizes import largest_body, parse
-from clawctl.serve.routes import envelope_of, normalised_path, not_found
+from clawctl.serve.routes import context_of, normalised_path, not_found, presented_key
 from clawctl.serve.sampling import changes_nothing, enforce, rule_for
 from clawctl.serve.service_info import ServiceInfo
 from clawctl.serve.stored_responses import StoredResponses
@@ -63,7 +62,6 @@ from clawctl.serve.work_queues import WorkQueues
 
 _log = logging.getLogger("clawctl.serve")
 _LONGEST_RATING = 64 << 10  # bytes
-_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 Writer = Callable[..., Dialect]  # of a GenerationRequest and the handle of its answer
 _WRITERS: dict[str, Writer] = {
     "chat": chat.Chat, "responses": responses.Responses, "messages": messages.Messages, "completions": completions.Completions,
@@ -129,7 +127,7 @@ class Gateway:
             raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn then treats it as an application without a lifespan
         capability, scope = capability_in(scope)
         http_request = Request(scope, receive)
-        context = _context_of(http_request)
+        context = context_of(http_request)
         try:
             try:
                 response = await self._route(http_request, context, capability)
@@ -138,7 +136,7 @@ class Gateway:
             except Exception:  # noqa: BLE001 - the edge of the process: the client gets an error, the log has the rest
                 _log.exception("request %s failed", context.request_id)
                 response = self._refuse(context, Refusal(500, "internal error; the log of clawctl has the details"))
-            response.raw_headers.extend(_extra_headers(context))
+            response.raw_headers.extend(extra_headers(context))
             context.status = response.status_code
             await response(scope, receive, send)
         finally:
@@ -149,7 +147,7 @@ class Gateway:
     ) -> Response | EventStream | Replay:
         """Make all checks that do not need the body, and handle the request. Raises Refusal."""
         path, options = normalised_path(http_request.scope["path"]), http_request.method == "OPTIONS"
-        given = _presented_key(http_request)
+        given = presented_key(http_request)
         if capability is None and is_capability(given):
             capability = given
         if capability is not None and not options:
@@ -215,7 +213,7 @@ class Gateway:
             retry_key = context.episode.session_id, context.api, context.digest
             alone = Request(http_request.scope, never_disconnects)  # the answer is completed even if its client disconnects
             return await self._retries.answer(
-                retry_key, context, lambda own: self._respond(alone, own, request, writer), http_request.scope
+                retry_key, context, lambda shared: self._respond(alone, shared, request, writer), http_request.scope
             )
 
     async def _read(self, http_request: Request, context: RequestContext, resources: ExitStack) -> GenerationRequest:
@@ -237,19 +235,17 @@ class Gateway:
         requests, handle = [request], new_handle()
         if request.prompts:
             requests = await completions.each_prompt(request, self._text_of)
-            writer = partial(completions.Completions, prompts=[each.messages[0]["content"] for each in requests])
+            writer = partial(completions.Completions, prompts=[prompt.messages[0]["content"] for prompt in requests])
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.count_request(context.key))
             if request.score_from is not None:
-                scored = [await self._scored(each) for each in requests]
+                scored = [await self._scored(prompt) for prompt in requests]
                 writer = partial(writer, scored=scored)
                 if request.max_tokens == 0:
                     return _prompts_only(writer(replace(request, n=1), handle), handle, scored)
             capture = self._capture if self._capture.enabled and for_training else None
-            answer = Answer(
-                request, writer(request, handle), handle, context.arrived, hints, context.key, capture,
-                None if request.prompts else self._recent, requests,
-            )  # fmt: skip
+            recent = None if request.prompts else self._recent
+            answer = Answer(requests, writer(request, handle), handle, context.arrived, hints, capture, recent)
             await self._start(answer, for_training, stack)
             stack.callback(self._ended, answer, context)
             open_stack = stack.pop_all()
@@ -262,7 +258,7 @@ class Gateway:
     ) -> tuple[GenerationRequest, dict[str, Any], bool]:
         """The request with earlier answers and the recipe's sampling, its hints, and whether its turns may be trained."""
         if not request.prompts and self._recent is not None:
-            request = self._recent.known(context.key, request)
+            request = self._recent.with_answers(context.key, request)
         headers = dict(reversed(http_request.headers.items()))  # the first value of each name; it is looked up many times
         hints = read_hints(headers, request.claims) | self._rating.hint(headers)
         if request.parent is not None:
@@ -281,13 +277,13 @@ class Gateway:
         """Pass the requests of the answer to the engine. Raises Refusal."""
         session, begin = answer.hints.get("session_id"), self._versions.begin
         try:
-            answer.begin([reply for each in answer.requests for reply in await begin(each, stack, session, for_training)])
+            answer.begin([reply for request in answer.requests for reply in await begin(request, stack, session, for_training)])
         except Refusal as refusal:
             await answer.capture_refused(refusal)
             raise
         if answer.is_captured:
             for choice in answer.choices:
-                self._rating.note_answer(answer.key, choice.exchange_id, session)
+                self._rating.note_answer(answer.request.key, choice.exchange_id, session)
         self._running.add(answer)
         self._metrics.running += 1
 
@@ -299,8 +295,8 @@ class Gateway:
         logprobs = await score_ids(self._versions, request.model, prompt, first, request.key) if first < len(prompt) else []
 
         def shown() -> list[ShownToken]:
-            known = [*[None] * min(first, len(prompt)), *logprobs]
-            return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, known, strict=True)]
+            values = [*[None] * min(first, len(prompt)), *logprobs]
+            return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, values, strict=True)]
 
         return await self._queues.run(request.key, len(prompt), shown)
 
@@ -335,7 +331,9 @@ class Gateway:
     def _ended(self, answer: Answer, context: RequestContext) -> None:
         self._running.discard(answer)
         self._metrics.running -= 1
-        self._metrics.tokens_in[context.api, context.key] += sum(each.prompt_tokens for each in answer.choices[:: answer.request.n])
+        self._metrics.tokens_in[context.api, context.key] += sum(
+            choice.prompt_tokens for choice in answer.choices[:: answer.request.n]
+        )
         self._metrics.tokens_out[context.api, context.key] += sum(choice.completion_tokens for choice in answer.choices)
 
     # ---- the other handlers ------------------------------------------------------------------------------------------------
@@ -392,27 +390,9 @@ class Gateway:
         self._intake.stop()
 
 
-def _context_of(http_request: Request) -> RequestContext:
-    given = http_request.headers.get("x-request-id", "")
-    return RequestContext(
-        given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}", "none", envelope_of(http_request), time.time()
-    )
-
-
 def _prompts_only(dialect: Dialect, handle: str, scored: list[list[ShownToken]]) -> Response:
     """The response to a request that only scores its prompts."""
     choices = [
         Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[]) for i, tokens in enumerate(scored)
     ]
     return Response(dialect.whole(choices), media_type="application/json")
-
-
-def _extra_headers(context: RequestContext) -> list[tuple[bytes, bytes]]:
-    request_id = context.request_id.encode()
-    response_headers = [(b"x-request-id", request_id), (b"request-id", request_id), *unknown_header(context.unknown)]
-    return [*response_headers, (b"x-clawctl-sampling", context.sampling.encode())] if context.sampling else response_headers
-
-
-def _presented_key(http_request: Request) -> str:
-    scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else http_request.headers.get("x-api-key", "")

@@ -17,6 +17,7 @@ from clawctl.serve.answer import Answer
 from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
+_MAX_IGNORED = 16  # names in one header
 Envelope = Callable[[Refusal], dict[str, Any]]
 
 
@@ -40,6 +41,14 @@ class RequestContext:
 
 def json_response(content: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+def extra_headers(context: RequestContext) -> list[tuple[bytes, bytes]]:
+    """The headers of every answer: the request's id, fields that were ignored, and changes to the sampling."""
+    headers = [(b"x-request-id", context.request_id.encode()), (b"request-id", context.request_id.encode())]
+    if context.unknown:  # printable ASCII, see `clawctl.serve.dialects.api`
+        headers.append((b"x-clawctl-ignored", ", ".join(context.unknown[:_MAX_IGNORED]).encode()))
+    return [*headers, (b"x-clawctl-sampling", context.sampling.encode())] if context.sampling else headers
 
 
 def error_body(context: RequestContext, refusal: Refusal) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from clawctl.serve.sampling import Enforced
 
 _log = logging.getLogger("clawctl.serve")
 _MAX_NAMES: Final = 256  # names of unknown fields, over all APIs; later ones are counted without their names
-_MAX_IN_HEADER: Final = 16
 _REST: Final = "(more)"
 _SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 Labels = tuple[str, ...]
@@ -33,13 +32,13 @@ class UnknownFields:
 
     def count(self, api: str, names: Iterable[str]) -> None:
         for name in names:
-            known = (api, name) in self._counts
-            if not known and len(self._counts) < _MAX_NAMES:
+            is_counted = (api, name) in self._counts
+            if not is_counted and len(self._counts) < _MAX_NAMES:
                 name = self._redactor.text(name)
-                known = (api, name) in self._counts
-            label = (api, name if known or len(self._counts) < _MAX_NAMES else _REST)
+                is_counted = (api, name) in self._counts
+            label = (api, name if is_counted or len(self._counts) < _MAX_NAMES else _REST)
             self._counts[label] += 1
-            if not known and label[1] != _REST:
+            if not is_counted and label[1] != _REST:
                 _log.warning("%s: a client sends the unknown field %r, which has no effect", api, name)
 
     def by_api(self) -> dict[str, dict[str, int]]:
@@ -48,11 +47,6 @@ class UnknownFields:
         for (api, name), count in self._counts.most_common():
             counts.setdefault(api, {})[name] = count
         return counts
-
-
-def unknown_header(names: tuple[str, ...]) -> list[tuple[bytes, bytes]]:
-    """The header that reports unknown fields to the client. The names are printable ASCII, see `clawctl.serve.dialects.api`."""
-    return [(b"x-clawctl-ignored", ", ".join(names[:_MAX_IN_HEADER]).encode())] if names else []
 
 
 @dataclass(slots=True)

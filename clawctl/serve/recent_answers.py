@@ -36,7 +36,7 @@ class RecentAnswers:
             answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))
             answers.shrink(self._max_tokens)
 
-    def known(self, key: str, request: GenerationRequest) -> GenerationRequest:
+    def with_answers(self, key: str, request: GenerationRequest) -> GenerationRequest:
         """The request, with the stored data of each known answer in its history."""
         answers = self._of_key.get(key)
         sent = [message for message in request.sent_messages if message.get("role") == "assistant"]

@@ -4,12 +4,14 @@ Clients write base URLs with `/v1`, without it, with it twice, or with a trailin
 """
 
 import re
+import time
 from typing import Any
 
 from starlette.requests import Request
 
+from clawctl.serve.answer import new_handle
 from clawctl.serve.dialects import Refusal, chat, messages
-from clawctl.serve.http_response import Envelope
+from clawctl.serve.http_response import Envelope, RequestContext
 
 _SLASHES = re.compile(r"/{2,}")
 _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
@@ -33,6 +35,7 @@ _ABSENT = (  # start of the path, and the explanation
     ("/v1/responses/", "a response supports GET and DELETE only; none runs in the background"),
     ("/api/", "Ollama's API is not supported: set your client to an OpenAI-compatible API, with a base URL that ends in /v1"),
 )
+_SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ANTHROPIC = ("/v1/messages", "/v1/complete")
 
 
@@ -51,7 +54,7 @@ def envelope_of(request: Request) -> Envelope:
     path = normalised_path(request.scope["path"])
     if path.startswith("/api/"):
         return _ollamas
-    anthropic = any(path == each or path.startswith(f"{each}/") for each in _ANTHROPIC)
+    anthropic = any(path == root or path.startswith(f"{root}/") for root in _ANTHROPIC)
     return messages.envelope if anthropic or "anthropic-version" in request.headers else chat.envelope
 
 
@@ -64,3 +67,16 @@ def not_found(path: str) -> Refusal:
 
 def _ollamas(refusal: Refusal) -> dict[str, Any]:
     return {"error": refusal.message}
+
+
+def context_of(http_request: Request) -> RequestContext:
+    """The context of a request that has just arrived."""
+    given = http_request.headers.get("x-request-id", "")
+    request_id = given if _SANE_ID.fullmatch(given) else f"req_{new_handle()}"
+    return RequestContext(request_id, "none", envelope_of(http_request), time.time())
+
+
+def presented_key(http_request: Request) -> str:
+    """The API key that the client sent; "" if none."""
+    scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else http_request.headers.get("x-api-key", "")

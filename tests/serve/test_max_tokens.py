@@ -170,7 +170,7 @@ def test_answers_parsed_by_the_engine_are_captured_with_the_reason(
         sampled = Sampled(1.0, 1.0, 0, [1], [2], [-0.5], 0, 0, finish_reason=finish, stop_sequence=stop)
         capture, handle = Capture(tmp_path, PrivacyConfig()), new_handle()
         reply = TextDelta(sampled, CallStart("look"), CallDelta(arguments))
-        answer = Answer(ask, chat.Chat(ask, handle), handle, 0.0, {}, "default", capture)
+        answer = Answer([ask], chat.Chat(ask, handle), handle, 0.0, {}, capture)
         answer.begin([reply])
         async for _ in answer.pieces():
             pass

@@ -53,7 +53,7 @@ def remember(
 def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns(tokenizer: Any) -> None:
     recent = RecentAnswers()
     before = remember(recent, tokenizer, ask(*ASKED))
-    plain, child = ask(*ASKED, BACK, RESULT), recent.known("default", ask(*ASKED, BACK, RESULT))
+    plain, child = ask(*ASKED, BACK, RESULT), recent.with_answers("default", ask(*ASKED, BACK, RESULT))
     assert render(tokenizer, plain, True).ids[: len(before)] != before
     rendered = render(tokenizer, child, True)
     assert rendered.ids[: len(before)] == before
@@ -63,7 +63,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns
     again = remember(recent, tokenizer, child, "hello  there", "B" * 24, **said)
     back = {"role": "assistant", "content": " hello  there\n"}
     grandchild = ask(*ASKED, BACK, RESULT, back, {"role": "user", "content": "thanks"})
-    rendered = render(tokenizer, recent.known("default", grandchild), True)
+    rendered = render(tokenizer, recent.with_answers("default", grandchild), True)
     assert rendered.ids[: len(again)] == again
     assert rendered.spliced == 2
 
@@ -71,7 +71,7 @@ def test_a_prompt_begins_with_the_prompt_and_the_answer_before_it_over_two_turns
 def test_without_the_option_nothing_is_spliced_and_the_reason_is_recorded(tokenizer: Any) -> None:
     recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
-    child = recent.known("default", ask(*ASKED, BACK, RESULT))
+    child = recent.with_answers("default", ask(*ASKED, BACK, RESULT))
     assert render(tokenizer, child) == render(tokenizer, ask(*ASKED, BACK, RESULT))
     assert render(tokenizer, child).spliced is None
 
@@ -79,8 +79,8 @@ def test_without_the_option_nothing_is_spliced_and_the_reason_is_recorded(tokeni
 def test_answers_are_spliced_for_their_own_key_only_and_never_after_an_edit(tokenizer: Any) -> None:
     recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
-    assert recent.known("other", ask(*ASKED, BACK, RESULT)).answers is None
-    assert recent.known("default", ask(*ASKED, {**BACK, "content": "Let me look."}, RESULT)).answers is None
+    assert recent.with_answers("other", ask(*ASKED, BACK, RESULT)).answers is None
+    assert recent.with_answers("default", ask(*ASKED, {**BACK, "content": "Let me look."}, RESULT)).answers is None
     assert digest({"role": "assistant", "content": " "}) is None
 
 
@@ -89,7 +89,7 @@ def test_a_handle_distinguishes_answers_with_the_same_text(tokenizer: Any) -> No
     one, two = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
     remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **one)
     longer = remember(recent, tokenizer, ask(*ASKED), "Well. " + SAID, "B" * 24, **two)
-    rendered = render(tokenizer, recent.known("default", ask(*ASKED, {**BACK, **two}, RESULT)), True)
+    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, {**BACK, **two}, RESULT)), True)
     assert rendered.ids[: len(longer)] == longer
 
 
@@ -97,10 +97,10 @@ def test_of_equal_answers_only_the_one_to_this_prompt_is_spliced(tokenizer: Any)
     recent, other = RecentAnswers(), [{"role": "user", "content": "another question"}]
     here = remember(recent, tokenizer, ask(*ASKED), name="A" * 24)
     remember(recent, tokenizer, ask(*other), "Well. " + SAID, "B" * 24)
-    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered.ids[: len(here)] == here
     third = ask({"role": "user", "content": "a third one"}, BACK, RESULT)
-    told = render(tokenizer, recent.known("default", third), True)
+    told = render(tokenizer, recent.with_answers("default", third), True)
     assert (told.ids, told.spliced, told.unspliced) == (render(tokenizer, third, True).ids, 0, UNCERTAIN)
 
 
@@ -123,7 +123,7 @@ def test_where_the_template_does_not_show_the_place_nothing_is_done(tokenizer: A
     tokenizer.chat_template = tokenizer.chat_template.replace(*change)
     recent = RecentAnswers()
     remember(recent, tokenizer, ask(*ASKED))
-    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered == replace(render(tokenizer, ask(*ASKED, BACK, RESULT)), spliced=0, unspliced=UNCERTAIN)
 
 
@@ -132,7 +132,7 @@ def test_reasoning_that_the_template_begins_itself_is_put_back_with_it(tokenizer
     tokenizer.chat_template = tokenizer.chat_template.replace("{{ '<|im_start|>assistant\\n' }}", f"{{{{ '{begun}' }}}}")
     recent = RecentAnswers()
     before = remember(recent, tokenizer, ask(*ASKED), "hm\n</think>\n\n" + SAID)
-    rendered = render(tokenizer, recent.known("default", ask(*ASKED, BACK, RESULT)), True)
+    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered.thinking
     assert rendered.ids[: len(before)] == before
 
@@ -141,7 +141,7 @@ def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> No
     recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 tokens of overhead for each
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
         recent.store("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
-    known = recent.known("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
+    known = recent.with_answers("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
     assert known.answers is not None
     assert sorted(known.answers) == [1, 2]
 
@@ -150,11 +150,11 @@ def test_a_bounded_number_of_equal_answers_is_compared(tokenizer: Any) -> None:
     recent, said = RecentAnswers(), {"role": "assistant", "content": "ok"}
     for number in range(1100):
         recent.store("default", f"{number:024}", said, [number], [1, 2])
-    known = recent.known("default", ask(said))
+    known = recent.with_answers("default", ask(said))
     assert known.answers is not None
     assert len(known.answers[0]) == 1024
     assert known.answers[0][-1].prompt == prompt_digest([1099])
-    assert recent.known("default", ask({**said, "tool_calls": [{**CALL, "id": f"call{75:024}0"}]})).answers is None
+    assert recent.with_answers("default", ask({**said, "tool_calls": [{**CALL, "id": f"call{75:024}0"}]})).answers is None
 
 
 def test_a_server_that_splices_records_it_and_its_turns_chain(tmp_path: Path, model_path: Path) -> None:

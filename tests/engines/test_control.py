@@ -7,7 +7,7 @@ import pytest
 
 from clawctl.config import Recipe
 from clawctl.engines import Unanswered
-from clawctl.engines.upstream.engine import Upstream
+from clawctl.engines.upstream.engine import Upstream, UpstreamServer
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.vllm.control import Control
 from clawctl.run.directory import open_run
@@ -99,7 +99,7 @@ def test_an_unanswered_question_is_not_reported_as_unsupported() -> None:
 def test_waiting_for_an_unreachable_server_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with running(StubServer(Moody)) as server:
         url = server.url
-    upstream = Upstream(open_run(tmp_path / "run"), Recipe(), url, "openai", None, None)
+    upstream = Upstream(open_run(tmp_path / "run"), Recipe(), UpstreamServer(url, "openai", None, None))
 
     async def wait() -> None:
         async with asyncio.timeout(1.5):  # it asks at once and after a second

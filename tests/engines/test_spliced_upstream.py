@@ -12,7 +12,7 @@ import orjson
 import pytest
 from transformers import AutoTokenizer
 
-from clawctl.engines.upstream.completions import CallPlan, as_completion
+from clawctl.engines.upstream.bodies import CallPlan, as_completion
 from clawctl.engines.upstream.splicer import RENDERED_DIFFERENTLY, Splicer
 from clawctl.http_client import Client
 from clawctl.serve.answer_decoder import why_undecodable

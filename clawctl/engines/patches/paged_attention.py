@@ -74,7 +74,7 @@ def paged_attention(
     for decodes in plan.decodes:
         mixed_THD[decodes.rows_B] = _decode(decodes, query, keys, values, scaling)
     for prompt in plan.prompts:
-        _prompt(prompt, query, key, value, keys, values, scaling, mixed_THD)
+        mixed_THD[prompt.start : prompt.stop] = _prompt(prompt, (query, key, value), (keys, values), scaling)
     return mixed_THD.unsqueeze(0), None
 
 
@@ -89,30 +89,24 @@ def _decode(group: _Decodes, query: torch.Tensor, keys: torch.Tensor, values: to
 
 
 def _prompt(
-    prompt: _Prompt,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    scaling: float | None,
-    mixed_THD: torch.Tensor,
-) -> None:
-    own = slice(prompt.start, prompt.stop)
+    prompt: _Prompt, new: tuple[torch.Tensor, ...], cached: tuple[torch.Tensor, torch.Tensor], scaling: float | None
+) -> torch.Tensor:
+    """The attention of a prompt's tokens, [T, H, D]. `new`: their queries, keys and values; `cached`: the pages of all keys and
+    values."""
+    query, key, value = (part[:, :, prompt.start : prompt.stop] for part in new)
     if prompt.pages is None:
-        q, k, v = query[:, :, own], key[:, :, own], value[:, :, own]
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
-        mixed_THD[own] = mixed[0].transpose(0, 1)
-        return
-    length = prompt.past + prompt.stop - prompt.start
-    k = keys.index_select(0, prompt.pages).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
-    v = values.index_select(0, prompt.pages).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0)
-    step = max(1, _MASK_ELEMENTS // length)
-    for start in range(prompt.start, prompt.stop, step):
-        some = slice(start, min(start + step, prompt.stop))
-        seen = torch.arange(length) <= torch.arange(some.start, some.stop).unsqueeze(1) - prompt.start + prompt.past
-        mixed = scaled_dot_product_attention(query[:, :, some], k, v, attn_mask=seen, scale=scaling, enable_gqa=True)
-        mixed_THD[some] = mixed[0].transpose(0, 1)
+        mixed = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling, enable_gqa=True)
+        return mixed[0].transpose(0, 1)
+    count = prompt.stop - prompt.start
+    length = prompt.past + count
+    k, v = (pages.index_select(0, prompt.pages).flatten(0, 1)[:length].transpose(0, 1).unsqueeze(0) for pages in cached)
+    step, pieces = max(1, _MASK_ELEMENTS // length), list[torch.Tensor]()
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        seen = torch.arange(length) <= torch.arange(start, stop).unsqueeze(1) + prompt.past
+        mixed = scaled_dot_product_attention(query[:, :, start:stop], k, v, attn_mask=seen, scale=scaling, enable_gqa=True)
+        pieces.append(mixed[0].transpose(0, 1))
+    return torch.cat(pieces)
 
 
 def _make_plan(kwargs: dict[str, Any], allocator: Any, query: torch.Tensor) -> _Plan:

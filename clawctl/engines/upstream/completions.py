@@ -1,9 +1,8 @@
-"""Sends prompts as token ids to the upstream's plain completions; clawctl parses the answers."""
+"""Converts the answers of plain completions: their text, or their ids, which clawctl parses."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,49 +10,15 @@ from clawctl.engines import Sampled
 from clawctl.engines.upstream.chunks import ChatConverter
 from clawctl.engines.upstream.wire import Chunk, Entry
 from clawctl.serve.answer_decoder import AnswerDecoder
-from clawctl.serve.dialects import GenerationRequest, Prompt, Shown
+from clawctl.serve.dialects import GenerationRequest, Shown
 
-if TYPE_CHECKING:
-    from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
-
-PATH = "/v1/completions"
-_TEMPLATE_ONLY = ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort", "chat_template_kwargs")
 _COMPLETION_ONLY = ("text", "prompt_logprobs")
 _ID = "token_id:"
 _NO_ENTRY = Entry()
 
 
-@dataclass(frozen=True, slots=True)
-class CallPlan:
-    """How a request is sent to an upstream."""
-
-    prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
-    spliced: int | None = None  # see `Sampled`
-    unspliced: str | None = None
-
-
-def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:
-    """The body of a plain completion that is equivalent to a chat completion's body."""
-    body = {name: value for name, value in chat.items() if name not in _TEMPLATE_ONLY}
-    top = body.pop("top_logprobs", 0)
-    body["max_tokens"] = body.get("max_tokens")  # without a limit, completions have 16 tokens
-    return {**body, "prompt": prompt_ids, "logprobs": top, "return_tokens_as_token_ids": True}
-
-
-def as_plain(chat: dict[str, Any], prompt: Prompt, add_special_tokens: bool) -> dict[str, Any]:
-    """The body of a client's plain completion, made from a chat completion's body."""
-    asks_logprobs = chat.get("logprobs") is True
-    body = as_completion(chat, [])
-    del body["return_tokens_as_token_ids"]
-    if not asks_logprobs:
-        del body["logprobs"]
-    if not add_special_tokens:
-        body["add_special_tokens"] = False
-    return {**body, "prompt": prompt}
-
-
 class PlainConverter(ChatConverter):
-    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion whose text the upstream returns."""
+    """See `clawctl.engines.upstream.chunks.ChunkConverter`: for a plain completion whose text the upstream returns."""
 
     def to_chat_chunk(self, chunk: dict[str, Any]) -> dict[str, Any]:
         for choice in chunk.get("choices") or ():
@@ -78,7 +43,7 @@ def _chat_logprobs(logprobs: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class CompletionConverter:
-    """See `clawctl.engines.upstream.chunks.Saying`: for a plain completion that is decoded from its ids."""
+    """See `clawctl.engines.upstream.chunks.ChunkConverter`: for a plain completion that is decoded from its ids."""
 
     def __init__(self, tokenizer: Any, request: GenerationRequest, thinking: bool) -> None:
         self._decoder, self._top_logprobs = AnswerDecoder(tokenizer, request, thinking), request.top_logprobs

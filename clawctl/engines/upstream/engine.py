@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,12 @@ from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt
 from clawctl.engines.refusals import refusal
 from clawctl.engines.slots import PinnedSlots
+from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, path_of, without_limit
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
-from clawctl.engines.upstream.completions import PATH, CallPlan, CompletionConverter, PlainConverter, as_completion, as_plain
+from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.upstream.targets import Target, Targets
-from clawctl.engines.upstream.tokens import IDS_WANTED
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
 from clawctl.errors import ClawError
@@ -42,15 +42,10 @@ _PATIENCE_S = 300.0  # seconds that a request waits for an engine that starts, r
 _RETRY_S = 1.0
 _ASK_AGAIN_S = 15.0  # seconds until features that could not be checked at start are probed again
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
-_CHAT = "/v1/chat/completions"
 _SPACED = "control tokens of the client with a space in them"
 _RENDERED = ("chat_template_kwargs", "documents")  # fields of a request that the template reads
 _WANTS_LIMIT = re.compile(r"max_(completion_|output_)?tokens")
 _NOT_THERE = {404, 405, 501}
-# If no client reads the stream, vLLM may send this many tokens at once, which saves most of the work of a stream. A cancelled
-# answer loses fewer tokens than that. Not used if weights change under running requests, because each token then gets its version
-# on arrival.
-_UNREAD_TOKENS = 16
 
 
 def start(run: RunDir, recipe: Recipe) -> "Upstream":
@@ -61,7 +56,7 @@ def start(run: RunDir, recipe: Recipe) -> "Upstream":
         _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
     key = upstream.api_key or from_environment("UPSTREAM_KEY")
     tokenizer = splicing_tokenizer(recipe) if upstream.kind == "vllm" else None
-    return Upstream(run, recipe, upstream.url, upstream.kind, key, upstream.model, tokenizer=tokenizer)
+    return Upstream(run, recipe, UpstreamServer(upstream.url, upstream.kind, key, upstream.model), tokenizer)
 
 
 def splicing_tokenizer(recipe: Recipe) -> Any:
@@ -73,6 +68,17 @@ def splicing_tokenizer(recipe: Recipe) -> Any:
     return load_tokenizer(recipe.model_path)
 
 
+@dataclass(frozen=True, slots=True)
+class UpstreamServer:
+    """How a server is reached, and what kind it is: "vllm", "sglang" or "openai"."""
+
+    url: str
+    kind: str
+    key: str | None
+    model: str | None  # None: the first that it lists
+    reload: str = "reload_weights"  # the worker's method that loads weights from a path
+
+
 class Upstream:
     """See `clawctl.engines.Engine`."""
 
@@ -80,18 +86,14 @@ class Upstream:
         self,
         run: RunDir,
         recipe: Recipe,
-        url: str,
-        kind: str,
-        key: str | None,
-        model: str | None,
-        reload: str = "reload_weights",  # the worker's method that loads weights from a path
+        server: UpstreamServer,
         tokenizer: Any = None,  # with a tokenizer, earlier answers are put back as they were sampled
     ) -> None:
-        root = url.rstrip("/").removesuffix("/v1")
-        self._recipe, self._kind, self._model, self._url = recipe, kind, model, root
+        root, key = server.url.rstrip("/").removesuffix("/v1"), server.key
+        self._recipe, self._kind, self._model, self._url = recipe, server.kind, server.model, root
         plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
-        self._control = SglangControl(root, key) if kind == "sglang" else Control(root, key, reload)
+        self._control = SglangControl(root, key) if server.kind == "sglang" else Control(root, key, server.reload)
         self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
         self._probed: ProbeResult | None = None
         self._logged: list[str] = []  # log lines about missing features
@@ -129,7 +131,8 @@ class Upstream:
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
             stack.callback(reply.cancel)
-        bodies = [self._body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
+        writer = BodyWriter(self._kind, self._targets.base, self.capabilities.logprobs, self._recipe.serve.max_tokens)
+        bodies = [writer.body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
         paired = zip(bodies, replies, strict=True)
         sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # without gather, one task fewer before the first token
@@ -209,13 +212,13 @@ class Upstream:
         """Post the body, and retry it in another form if the upstream refuses it for a known reason. Raises Refusal."""
         limit = body.get("max_tokens")
         if limit is not None and request.max_tokens_may_shrink and self.max_context is not None and limit >= self.max_context:
-            body = _without_limit(body)
+            body = without_limit(body)
         try:
             await post(body)
         except Refusal as refused:
             may_shrink = request.max_tokens_may_shrink or request.max_tokens is None
             if refused.code == "context_length_exceeded" and may_shrink and body.get("max_tokens") is not None:
-                await post(_without_limit(body))  # the engine's own limit is the rest of the context
+                await post(without_limit(body))  # the engine's own limit is the rest of the context
                 return
             if refused.status in (400, 422) and body.get("max_tokens") is None and _WANTS_LIMIT.search(refused.message):
                 message = f"{refused.message} (this upstream needs a limit: set max_tokens, or serve.max_tokens in the recipe)"
@@ -231,59 +234,16 @@ class Upstream:
 
     async def _post(self, reply: UpstreamReply, body: dict[str, Any]) -> None:
         try:
-            call = await self._client.stream(_path(body), orjson.dumps(body), reply)
+            call = await self._client.stream(path_of(body), orjson.dumps(body), reply)
             if call.status == 200:
                 reply.begun(call.release)
                 return
             content = await call.read()
         except RequestFailed as error:
-            raise _unreachable(error) from error
-        if _path(body) == PATH and call.status in _NOT_THERE and b"model" not in content.lower():
+            raise Refusal(503, f"the engine cannot be reached: {error}", code="engine_unreachable") from error
+        if path_of(body) == COMPLETIONS and call.status in _NOT_THERE and b"model" not in content.lower():
             raise Refusal(501, "this upstream does not support plain completions (/v1/completions)")
         raise refusal(call.status, content)
-
-    def _body(self, request: GenerationRequest, target: Target, plan: CallPlan, sampled: Sampled, i: int) -> dict[str, Any]:
-        """The request body, always for a stream. Only a stream shows when the first token arrived, which version sampled which
-        token, and the tokens of a cancelled answer."""
-        body: dict[str, Any] = {
-            **request.engine_fields,
-            "model": target.name,
-            "messages": request.messages,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "temperature": sampled.temperature,
-            "top_p": sampled.top_p,
-        }
-        if (max_tokens := request.max_tokens or self._recipe.serve.max_tokens) is not None:
-            body["max_tokens"] = max_tokens  # otherwise the engine's own limit applies: the rest of the context
-        if request.stop:
-            body["stop"] = request.stop
-        functions = request.functions if self._kind == "openai" else request.shown_tools
-        if functions:  # known servers show tools to the model even if it must not call any
-            body["tools"] = functions
-            if request.tool_choice is not None:
-                body["tool_choice"] = request.tool_choice
-        if request.continues:
-            body |= {"continue_final_message": True, "add_generation_prompt": False}
-        elif not request.prompted:
-            body["add_generation_prompt"] = False
-        if request.top_k:
-            body["top_k"] = request.top_k
-        if "seed" in body and i:
-            body["seed"] += i
-        if self.capabilities.logprobs or request.logprobs:
-            body.update(logprobs=True, top_logprobs=request.top_logprobs if request.logprobs else 0)
-        if self._kind != "openai":
-            # Always sent, because a server's own defaults must not change the sampling of a turn that counts as unchanged.
-            neutral = {"top_k": request.top_k or -1, "min_p": 0.0, "repetition_penalty": 1.0}
-            body = {**neutral, **body, **IDS_WANTED[self._kind]}
-        if self._kind == "sglang" and target.name != self._targets.base:
-            body |= {"model": self._targets.base, "lora_path": target.name}
-        if self._kind == "vllm" and target.steady and not request.stream:
-            body["stream_interval"] = _UNREAD_TOKENS
-        if request.prompts:
-            return as_plain(body, request.prompts[0], request.add_special_tokens)
-        return body if plan.prompt is None else as_completion(body, plan.prompt.ids)
 
     async def count(self, request: GenerationRequest) -> int:
         await self._ready()
@@ -426,12 +386,6 @@ class Upstream:
         """Nothing to release: `keep` has closed the connections."""
 
 
-def _without_limit(body: dict[str, Any]) -> dict[str, Any]:
-    """The body without a limit. In plain completions a missing limit means 16 tokens, and null means no limit."""
-    rest = {name: value for name, value in body.items() if name != "max_tokens"}
-    return {**rest, "max_tokens": None} if "prompt" in body else rest
-
-
 def _splicer(tokenizer: Any, client: Client) -> "Splicer":
     from clawctl.engines.upstream.splicer import Splicer
 
@@ -443,11 +397,3 @@ def _end(process: asyncio.subprocess.Process) -> None:
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()
-
-
-def _path(body: dict[str, Any]) -> str:
-    return PATH if "prompt" in body else _CHAT
-
-
-def _unreachable(error: RequestFailed) -> Refusal:
-    return Refusal(503, f"the engine cannot be reached: {error}", code="engine_unreachable")

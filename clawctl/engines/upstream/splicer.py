@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.engines.upstream.completions import CallPlan
+from clawctl.engines.upstream.bodies import CallPlan
 from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.dialects import GenerationRequest, Refusal

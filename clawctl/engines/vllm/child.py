@@ -21,7 +21,7 @@ import orjson
 from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, environment_with
 from clawctl.engines.patches import vllm as patches
-from clawctl.engines.upstream.engine import Upstream, splicing_tokenizer
+from clawctl.engines.upstream.engine import Upstream, UpstreamServer, splicing_tokenizer
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -50,7 +50,7 @@ class Vllm(Upstream):
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any = None) -> None:
         self._port, self._key = free_port(), secrets.token_urlsafe(32)
         url, model = f"http://127.0.0.1:{self._port}", recipe.model_name
-        super().__init__(run, recipe, url, "vllm", self._key, model, "clawctl_reload", tokenizer)
+        super().__init__(run, recipe, UpstreamServer(url, "vllm", self._key, model, "clawctl_reload"), tokenizer)
         self._images = _sees_images(Path(recipe.model_path))
         self._log_file = run.log("vllm")
         self._process: asyncio.subprocess.Process | None = None

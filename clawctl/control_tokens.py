@@ -43,9 +43,9 @@ class ControlTexts:
 
     def __init__(self, texts: Iterable[str], whole_words: Iterable[str] = ()) -> None:
         """`whole_words` match only between characters that are neither letters nor digits."""
-        every, words = set(texts), set(whole_words)
-        parts = [_trie_pattern(sorted(every - words))] if every - words else []
-        parts += [rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(words, key=len, reverse=True)]
+        every, whole = set(texts), set(whole_words)
+        parts = [_trie_pattern(sorted(every - whole))] if every - whole else []
+        parts += [rf"(?<!\w){re.escape(word)}(?!\w)" for word in sorted(whole, key=len, reverse=True)]
         self.pattern = re.compile("|".join(parts) or r"(?!)")
         self._starts = {text[:end] for text in every for end in range(2, len(text))}
         self._ends = {text[begin:] for text in every for begin in range(1, len(text) - 1)}
@@ -77,7 +77,7 @@ class ControlTexts:
     def broken_messages(self, messages: list[Message]) -> list[Message]:
         """Like `broken`, but keeps the tags around the reasoning at the start of an assistant message."""
         mapped = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
-        if all(each is None for each in mapped):
+        if all(token is None for token in mapped):
             return messages
         return [old if new is None else new for old, new in zip(messages, mapped, strict=True)]
 
@@ -92,11 +92,11 @@ def _cores(text: str) -> list[str]:
     return [text[begin:end] for begin in range(match.start(1) + 1) for end in range(match.end(1), len(text) + 1)]
 
 
-def _trie_pattern(words: Sequence[str], at: int = 0) -> str:
+def _trie_pattern(texts: Sequence[str], at: int = 0) -> str:
     """A pattern that matches the longest of these sorted words. It examines each character once, regardless of the number of
     words."""
-    ends = len(words[0]) == at
-    remaining = words[1:] if ends else words
+    ends = len(texts[0]) == at
+    remaining = texts[1:] if ends else texts
     branches = []
     while remaining:
         same = [word for word in remaining if word[at] == remaining[0][at]]
@@ -128,10 +128,10 @@ def texts_of_engine(model: str) -> ControlTexts:
     path = model_file(model, "tokenizer.json")
     try:
         added = orjson.loads(path.read_bytes()).get("added_tokens") or [] if path is not None else []
-        own = [token["content"] for token in added if is_control(token["content"], token.get("special", False))]
+        controls = [token["content"] for token in added if is_control(token["content"], token.get("special", False))]
     except (OSError, orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
-        own = []
-    return ControlTexts([*COMMON, *own])
+        controls = []
+    return ControlTexts([*COMMON, *controls])
 
 
 # ---- a local tokenizer ---------------------------------------------------------------------------------------------------
@@ -152,19 +152,19 @@ def guard(
     tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None = None, settings: dict[str, Any] | None = None
 ) -> Guarded:
     """The conversation with a placeholder for each text that must not become a control id."""
-    known = _KNOWN.get(tokenizer)
-    if known is None:
-        known = _KNOWN[tokenizer] = _ControlTokens(tokenizer)
-    safe = known.guard(messages, tools, settings or {})
+    control_tokens = _KNOWN.get(tokenizer)
+    if control_tokens is None:
+        control_tokens = _KNOWN[tokenizer] = _ControlTokens(tokenizer)
+    safe = control_tokens.guard(messages, tools, settings or {})
     if safe is not None:
         return safe
 
     def encode(text: str) -> list[int]:
         return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    if known.fast:
+    if control_tokens.fast:
         return Guarded(messages, tools, settings or {}, encode, False)
-    texts = known.texts  # a tokenizer written in Python cannot be rebuilt with renamed control tokens
+    texts = control_tokens.texts  # a tokenizer written in Python cannot be rebuilt with renamed control tokens
     return Guarded(texts.broken_messages(messages), texts.broken(tools), texts.broken(settings or {}), encode, False)
 
 
@@ -206,9 +206,9 @@ class _ControlTokens:
     def __init__(self, tokenizer: Any) -> None:
         added = tokenizer.added_tokens_decoder
         control = {token.content: token for token in added.values() if is_control(token.content, token.special)}
-        words = [text for text, token in control.items() if token.single_word]
+        whole_words = [text for text, token in control.items() if token.single_word]
         self._control = {token.content: token_id for token_id, token in added.items() if token.content in control}
-        self.texts = self._texts = ControlTexts(control, words)
+        self.texts = self._texts = ControlTexts(control, whole_words)
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         self.fast = self._backend is not None
         if self._backend is None:
@@ -255,7 +255,7 @@ class _ControlTokens:
         tokenizer, marks, ids = self.build()
         marked = self._texts.pattern.sub(lambda match: marks[match[0]], text)
         token_ids = tokenizer.encode(placeholders.restore(marked), add_special_tokens=False).ids
-        return [ids.get(each, each) for each in token_ids]
+        return [ids.get(token, token) for token in token_ids]
 
     def build(self) -> tuple[Any, dict[str, str], dict[int, int]]:
         """A copy of the tokenizer with renamed control tokens, the new names, and the ids that differ from the original's."""

@@ -31,13 +31,13 @@ def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | No
     `settings` from the command line. Raises ClawError (exit code 2) if the user has not named that code."""
     root = root.resolve()
     given = {key for key, value in settings.items() if value is not None}
-    own = recipe is not None and not recipe.resolve().is_relative_to(root)
+    is_outside = recipe is not None and not recipe.resolve().is_relative_to(root)
     for key in (*_FILES, *_COMMANDS):
         for value in _values(resolved, key):
-            _check(stage, root, key, value, own or key in given)
+            _check(stage, root, key, value, is_outside or key in given)
     typed = _code_in(settings.get("play.options") or {})
     for value in _code_in(resolved.play.options):
-        _check(stage, root, "play.options", value, own or value in typed)
+        _check(stage, root, "play.options", value, is_outside or value in typed)
 
 
 def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None:

@@ -55,7 +55,7 @@ def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]
     if not framed:
         shown = [index for index in shown if not columns[index].drop_order or any(row[index] for row in rows)]
         for index in sorted(shown, key=lambda index: -columns[index].drop_order):
-            if columns[index].drop_order and sum(widths[each] + 2 for each in shown) - 2 > width:
+            if columns[index].drop_order and sum(widths[other] + 2 for other in shown) - 2 > width:
                 shown.remove(index)
     table = Table(title=title) if framed else Table(title=title, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index in shown:
@@ -67,7 +67,7 @@ def fitting(title: str, columns: Sequence[Column], rows: Sequence[Sequence[Text]
 
 def labelled(parts: Sequence[tuple[str, str]], width: int) -> list[Text]:
     """One indented line per part, cut to the width of the terminal. Parts without text are omitted."""
-    return [Text.assemble("  ", (f"{name:<11}", "dim"), one_line(words, width - 13)) for name, words in parts if words.strip()]
+    return [Text.assemble("  ", (f"{name:<11}", "dim"), one_line(text, width - 13)) for name, text in parts if text.strip()]
 
 
 def print_json(value: Any) -> None:

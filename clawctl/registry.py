@@ -58,9 +58,9 @@ class Registry(Generic[T]):
             raise ClawError(problem, "update or reinstall that package", 2) from error
 
     def _unknown(self, name: str, option: str) -> ClawError:
-        known = self.names()
-        problem = f"there is no {self.what} {name!r}" if known else f"no {self.what} is installed, so there is no {name!r}"
-        choice = f"use {'one of ' if known else ''}{', '.join([*known, 'a file.py:name'])}"
+        names = self.names()
+        problem = f"there is no {self.what} {name!r}" if names else f"no {self.what} is installed, so there is no {name!r}"
+        choice = f"use {'one of ' if names else ''}{', '.join([*names, 'a file.py:name'])}"
         fix = f"{choice}, or install a package with the entry point {self.group}: {name}"
         return ClawError(f"{option}: {problem}", fix, 2)
 
@@ -68,9 +68,9 @@ class Registry(Generic[T]):
 def points(group: str) -> dict[str, EntryPoint]:
     """The entry points of a group by name. Those of clawctl's extensions take precedence. Every copy of clawctl's metadata is read,
     because a checkout may contain an outdated one (`clawctl.egg-info`) that hides the others."""
-    own = [point for copy in distributions(name="clawctl") for point in copy.entry_points.select(group=group)]
-    found = [*(point for point in entry_points(group=group) if not is_extension(point)), *filter(is_extension, own)]
-    return {point.name: point for point in found if not is_extension(point) or _has_folder(point)}
+    announced = [point for copy in distributions(name="clawctl") for point in copy.entry_points.select(group=group)]
+    points = [*(point for point in entry_points(group=group) if not is_extension(point)), *filter(is_extension, announced)]
+    return {point.name: point for point in points if not is_extension(point) or _has_folder(point)}
 
 
 def is_extension(point: EntryPoint) -> bool:

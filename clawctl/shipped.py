@@ -24,8 +24,8 @@ def find_recipe(named: Path) -> Path:
     """`named`, or the shipped recipe of that name: `default`, `smollm2`. Raises ClawError."""
     if named.is_file() or named.suffix or len(named.parts) > 1:
         return named
-    found = shipped("recipes") / f"{named}.yaml"
-    if not found.is_file():
+    path = shipped("recipes") / f"{named}.yaml"
+    if not path.is_file():
         names = ", ".join(shipped_names("recipes", ".yaml"))
         raise ClawError(f"there is no recipe {named}", f"name a file, or one of {names}", 2)
-    return found
+    return path

@@ -22,7 +22,7 @@ def refusal(status: int, body: bytes) -> Refusal:
         message, param = f"the engine answered with status {status}", None
     if status in _CALL_STATUSES or status >= 500 or status < 400:
         return Refusal(502, f"the engine refused: {message}", code="engine_refused")
-    too_long = any(words in message for words in _TOO_LONG)
+    too_long = any(phrase in message for phrase in _TOO_LONG)
     return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)
 
 

@@ -82,13 +82,13 @@ class PinnedSlots:
         the same kind is waiting."""
         if kind == OWN and version == 0:
             return True
-        earlier = any(other_kind == kind and (number is None or each < number) for each, other_kind in self._waiting.items())
+        earlier = any(other_kind == kind and (number is None or waiting < number) for waiting, other_kind in self._waiting.items())
         usage = self._in_use.get(version)
         if usage is not None and usage.users[kind]:
             return not earlier or time.monotonic() - usage.since < self._turn_s
         if earlier:
             return False
-        used = sum(1 for each in self._in_use.values() if each.users[kind])
+        used = sum(1 for usage in self._in_use.values() if usage.users[kind])
         if kind == OWN:
             other_pins = sum(1 for other, in_use in self._in_use.items() if in_use.users[OWN] and other != 0)
             return other_pins < 1 or len(self._in_use) < self._limit + 1

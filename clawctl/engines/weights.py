@@ -33,16 +33,16 @@ def check_weights(folder: Path, base: Path) -> None:
     """Check a version's weights. `base`: folder of the base model. If it is not on this machine, shapes are not compared. Raises
     ClawError."""
     try:
-        known = {
+        shapes = {
             name: tensor.shape for file in _files(base) for name, tensor in _tensors(file).items() if tensor.dtype in _EXPONENTS
         }
         given: set[str] = set()
         for file in _files(folder):
             for name, tensor in _tensors(file).items():
-                _check_shape(name, tensor.shape, known)
+                _check_shape(name, tensor.shape, shapes)
                 _check_numbers(file, name, tensor)
                 given.add(name)
-        _check_none_is_missing(given, known)
+        _check_none_is_missing(given, shapes)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ClawError(f"the weights in {folder} cannot be read: {error}", "publish them again") from error
 
@@ -59,29 +59,29 @@ def _tensors(file: Path) -> dict[str, _Tensor]:
             raise ValueError(f"{file.name} is not a safetensors file")
         header = orjson.loads(stream.read(size))
     header.pop("__metadata__", None)
-    entries = {name: (each["dtype"], each["shape"], *each["data_offsets"]) for name, each in header.items()}
+    entries = {name: (entry["dtype"], entry["shape"], *entry["data_offsets"]) for name, entry in header.items()}
     if 8 + size + max([0, *(end for *_, end in entries.values())]) > file.stat().st_size:
         raise ValueError(f"{file.name} is incomplete")
     return {name: _Tensor(dtype, shape, 8 + size + start, 8 + size + end) for name, (dtype, shape, start, end) in entries.items()}
 
 
-def _check_shape(name: str, shape: list[int], known: dict[str, list[int]]) -> None:
+def _check_shape(name: str, shape: list[int], shapes: dict[str, list[int]]) -> None:
     if match := _ADAPTER.fullmatch(name):
-        fits = known.get(f"{match[1]}.weight")
+        fits = shapes.get(f"{match[1]}.weight")
         # A is [rank, in] and B is [out, rank] for a weight [out, in], or [in, out] in GPT-2's family.
         if fits is not None and len(fits) == 2 and shape[1 if match[2] == "A" else 0] not in fits:
             raise ClawError(f"{name} is {shape}, which does not match the base model's {fits}", "train it on this base model")
-    elif (fits := known.get(name)) is not None and fits != shape:
+    elif (fits := shapes.get(name)) is not None and fits != shape:
         raise ClawError(f"{name} is {shape}, but the base model's is {fits}", "train it on this base model")
 
 
-def _check_none_is_missing(given: set[str], known: dict[str, list[int]]) -> None:
+def _check_none_is_missing(given: set[str], shapes: dict[str, list[int]]) -> None:
     """Check layers that are partly present. Some models are saved without whole layers (for multi-token prediction or for images)
     or with other names. If a layer lacks a tensor, an engine would keep that tensor's old value."""
-    if not given <= known.keys():
+    if not given <= shapes.keys():
         return
     layers = {match[0] for name in given if (match := _LAYER.match(name))}
-    for name, shape in known.items():
+    for name, shape in shapes.items():
         match = _LAYER.match(name)
         if name not in given and match and match[0] in layers and name.endswith(".weight") and shape:
             raise ClawError(f"{name} is missing", "publish the weights again")

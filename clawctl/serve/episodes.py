@@ -55,8 +55,13 @@ def is_capability(key: str) -> bool:
 def hints_of(episode: Capability, hints: dict[str, Any]) -> dict[str, Any]:
     """The hints of a request, with the capability's values in place of the client's claims. The episode ends with its outcome, not
     with a client's claim, and a header cannot rate it."""
-    own = {"session_id": episode.session_id, "task_id": episode.task_id, "group_id": episode.group_id, "episode": episode.attempt}
-    return {**{name: value for name, value in hints.items() if name != "feedback"}, **own, "session_done": False}
+    claims = {
+        "session_id": episode.session_id,
+        "task_id": episode.task_id,
+        "group_id": episode.group_id,
+        "episode": episode.attempt,
+    }
+    return {**{name: value for name, value in hints.items() if name != "feedback"}, **claims, "session_done": False}
 
 
 def of_version(request: GenerationRequest, live: str, measurement: Measurement | None) -> GenerationRequest:

@@ -31,11 +31,11 @@ class Descriptors:
     backlog: int  # connections that the kernel queues until they are accepted; all of them may arrive at once
 
 
-def share_descriptors(connections: int, each: int = 1) -> Descriptors:
+def share_descriptors(connections: int, per_connection: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
     `each`: descriptors per connection (a stream to an upstream needs another one)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = connections * each + 2 * _MAX_RESERVE
+    needed = connections * per_connection + 2 * _MAX_RESERVE
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
     if soft != resource.RLIM_INFINITY and soft < allowed:
         with suppress(OSError, ValueError):
@@ -44,7 +44,7 @@ def share_descriptors(connections: int, each: int = 1) -> Descriptors:
     if soft == resource.RLIM_INFINITY:
         return Descriptors(connections, _MAX_RESERVE)
     reserve = min(_MAX_RESERVE, soft // 3)
-    return Descriptors(max(1, min(connections, (soft - reserve) // each)), max(16, reserve // 2))
+    return Descriptors(max(1, min(connections, (soft - reserve) // per_connection)), max(16, reserve // 2))
 
 
 def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpToolsProtocol]:
@@ -82,9 +82,9 @@ class LimitedProtocol(HttpToolsProtocol):
     def _close_idle_connection(self) -> bool:
         """Close the oldest connection that has not sent a request yet, or else the oldest one that is idle. False if all are
         busy."""
-        others = [each for each in self.open if each is not self]
-        idle = next((each for each in others if not each._head_complete), None) or next(
-            (each for each in others if each._is_idle()), None
+        others = [connection for connection in self.open if connection is not self]
+        idle = next((connection for connection in others if not connection._head_complete), None) or next(
+            (connection for connection in others if connection._is_idle()), None
         )
         if idle is not None:
             self.open.pop(idle, None)

@@ -77,8 +77,8 @@ class Rating:
             feedback = read_rating(body, key, time.time())
         except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
-        known = self._checked(key)
-        if not await asyncio.to_thread(known.has, key, feedback.turn_id):
+        turns = self._checked(key)
+        if not await asyncio.to_thread(turns.has, key, feedback.turn_id):
             raise Refusal(404, "this run has no answer of this key with that id", "turn_id", "unknown_turn")
         self._count(key, feedback.turn_id)
         async with self._writing:
@@ -94,11 +94,11 @@ class Rating:
             outcome = read_outcome(body, key, time.time())
         except BadFeedback as error:
             raise Refusal(400, str(error), error.field) from error
-        known = self._checked(key)
+        turns = self._checked(key)
         names = "\n".join((outcome.session_id, *outcome.parts, *outcome.steps))
         if await asyncio.to_thread(self._redactor.text, names) != names:
             raise Refusal(400, "a name in the outcome looks like a secret", "session_id")
-        if not await asyncio.to_thread(known.has_session, key, outcome.session_id):
+        if not await asyncio.to_thread(turns.has_session, key, outcome.session_id):
             raise Refusal(404, "this run has no session of this key with that id", "session_id", "unknown_session")
         async with self._writing:
             known_as = await self._first_id(key, outcome)

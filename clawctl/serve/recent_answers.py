@@ -45,8 +45,8 @@ class RecentAnswers:
             return request
         newest = list(zip(indices, sent, strict=True))[-_MAX_HISTORY:]
         limit = max(1, _MAX_CANDIDATES // max(1, len(newest)))
-        known = {i: candidates for i, message in newest if (candidates := answers.find(message, limit))}
-        return replace(request, answers=known) if known else request
+        candidates_of = {i: candidates for i, message in newest if (candidates := answers.find(message, limit))}
+        return replace(request, answers=candidates_of) if candidates_of else request
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class _Answers:
         handles = _handles(message)
         if len(handles) > 1:  # the client merged several answers
             return []
-        named = [each for each in handles if each in self._by_id and self._by_id[each].digest == content]
+        named = [handle for handle in handles if handle in self._by_id and self._by_id[handle].digest == content]
         matches = (named if handles else self._by_digest.get(content, []) if content is not None else [])[-limit:]
         for exchange_id in matches:
             self._by_id.move_to_end(exchange_id)
@@ -101,7 +101,7 @@ class _Answers:
 def _handles(message: Message) -> set[str]:
     calls = message.get("tool_calls")
     ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-    handles = {exchange for each in ids if (exchange := exchange_of(each))}
+    handles = {exchange for named_id in ids if (exchange := exchange_of(named_id))}
     return handles | {message["handle"]} if isinstance(message.get("handle"), str) else handles
 
 

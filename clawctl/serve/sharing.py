@@ -54,11 +54,11 @@ class Sharing:
 
     def _version_of(self, session: str, version: int | None) -> int | None:
         """The version of a session. A session that is seen for the first time is recorded with `version`."""
-        known = self._sessions.setdefault(hash(session), version)
+        assigned = self._sessions.setdefault(hash(session), version)
         self._sessions.move_to_end(hash(session))
         if len(self._sessions) > _MAX_SESSIONS:
             self._sessions.popitem(last=False)
-        return known
+        return assigned
 
     def end(self) -> None:
         """Release the candidate."""

@@ -46,9 +46,9 @@ class StoredResponses:
         if stored is None:
             problem = f"Previous response with id '{name[:80]}' not found: send the whole input, or do not use `store: false`"
             raise Refusal(400, problem, "previous_response_id", "previous_response_not_found")
-        own = _instructions(request)
+        instructions = _instructions(request)
         earlier: list[Message] = orjson.loads(stored.messages)
-        sent = request.sent_messages[:own] + earlier + request.sent_messages[own:]
+        sent = request.sent_messages[:instructions] + earlier + request.sent_messages[instructions:]
         return replace(request, sent_messages=sent, messages=for_engine(sent))
 
     def with_items(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -62,12 +62,12 @@ class StoredResponses:
         # A response is read once, even if several of its items are referenced.
         responses = {f"resp{exchange_of(name)}" for name in names}
         stored = [response for name in responses if (response := self._find(key, name)) is not None]
-        if sum(len(each.response) for each in stored) > _MAX_REFERRED:
+        if sum(len(response.response) for response in stored) > _MAX_REFERRED:
             raise Refusal(
                 400, "'input' refers to more than 8 MB of earlier responses: use previous_response_id for the last one", "input"
             )
         stored_items = {
-            item["id"]: item for each in stored for item in orjson.loads(each.response)["output"] if item["id"] in names
+            item["id"]: item for response in stored for item in orjson.loads(response.response)["output"] if item["id"] in names
         }
         return {**body, "input": [stored_items.get(str(item["id"]), item) if _is_reference(item) else item for item in items]}
 

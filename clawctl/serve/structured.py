@@ -77,11 +77,11 @@ def _calls(request: GenerationRequest) -> list[dict[str, Any]]:
         return []
     functions = [tool["function"] for tool in request.tools or () if isinstance(tool.get("function"), dict)]
     if isinstance(request.tool_choice, dict):
-        functions = [each for each in functions if each.get("name") == request.tool_choice["function"]["name"]]
+        functions = [function for function in functions if function.get("name") == request.tool_choice["function"]["name"]]
     return [
-        {"name": each["name"], "schema": _arguments(each.get("parameters")), "strict": each.get("strict") is True}
-        for each in functions
-        if isinstance(each.get("name"), str)
+        {"name": function["name"], "schema": _arguments(function.get("parameters")), "strict": function.get("strict") is True}
+        for function in functions
+        if isinstance(function.get("name"), str)
     ]
 
 

@@ -30,8 +30,12 @@ def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
     sets itself is a switch only if the template tests whether it is defined.
     """
     if isinstance(template, Mapping):  # one template per use: "default", "tool_use"
-        each = [switches(text) for text in template.values()]
-        return frozenset().union(*(names for names in each if names is not None)) if all(f is not None for f in each) else None
+        of_templates = [switches(text) for text in template.values()]
+        return (
+            frozenset().union(*(names for names in of_templates if names is not None))
+            if all(f is not None for f in of_templates)
+            else None
+        )
     try:
         tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
     except jinja2.TemplateError:

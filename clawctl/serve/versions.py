@@ -70,8 +70,8 @@ class Versions:
         match = _PINNED.search(model)
         if match is None:
             return None
-        known = len(match[1]) <= _LONGEST_NUMBER and int(match[1]) in await asyncio.to_thread(list_versions, self._run)
-        if not known:
+        is_published = len(match[1]) <= _LONGEST_NUMBER and int(match[1]) in await asyncio.to_thread(list_versions, self._run)
+        if not is_published:
             named = match[1][:_LONGEST_NUMBER]
             raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
         return int(match[1])

@@ -47,7 +47,7 @@ def _jpeg(content: bytes) -> tuple[int, int] | None:
             break
         elif marker in _SIZES:
             size = _number(content[offset + 7 : offset + 9]), _number(content[offset + 5 : offset + 7])
-            largest = size if largest is None else max(largest, size, key=lambda each: each[0] * each[1])
+            largest = size if largest is None else max(largest, size, key=lambda area: area[0] * area[1])
             offset += 2 + _number(content[offset + 2 : offset + 4])
         else:
             offset += 2 + max(2, _number(content[offset + 2 : offset + 4]))

@@ -45,10 +45,10 @@ def mrope_positions(depths_T: Ints, ends_T: Ints, spans: Iterable[ImageSpan]) ->
         saved_T[span.stop : ends_T[last]] += span.rows * span.columns - max(span.rows, span.columns)
     positions_3T = np.repeat((depths_T - saved_T)[None], 3, 0)
     for span in spans:
-        begin, own = positions_3T[0, span.start], slice(span.start, span.stop)
-        positions_3T[0, own] = begin
-        positions_3T[1, own] = begin + np.repeat(np.arange(span.rows), span.columns)
-        positions_3T[2, own] = begin + np.tile(np.arange(span.columns), span.rows)
+        begin, tokens = positions_3T[0, span.start], slice(span.start, span.stop)
+        positions_3T[0, tokens] = begin
+        positions_3T[1, tokens] = begin + np.repeat(np.arange(span.rows), span.columns)
+        positions_3T[2, tokens] = begin + np.tile(np.arange(span.columns), span.rows)
     return positions_3T
 
 
@@ -61,7 +61,7 @@ class ImageFeatures:
     deeper: list[Tensor]  # [M, D] each
 
     def part(self, begin: int, end: int) -> "ImageFeatures":
-        return ImageFeatures(self.embeddings_MD[begin:end], [each[begin:end] for each in self.deeper])
+        return ImageFeatures(self.embeddings_MD[begin:end], [layer[begin:end] for layer in self.deeper])
 
 
 def join(parts: Sequence[ImageFeatures]) -> ImageFeatures:

@@ -256,13 +256,13 @@ class Batches:
         block = request.block
         assert block is not None
         alike = (
-            [each for each in self._blocks if (each.rows, each.capacity) == (block.rows, block.capacity)]
+            [other for other in self._blocks if (other.rows, other.capacity) == (block.rows, block.capacity)]
             if block.rows > 1
             else [block]
         )
         block.remove(request, alike[-1].requests[-1])  # so at most one block of a kind has free rows
         request.block = None
-        self._blocks = [each for each in self._blocks if each.requests]
+        self._blocks = [kept_block for kept_block in self._blocks if kept_block.requests]
 
     def _settle(self, request: Request) -> None:
         """Move a request whose prompt is computed, or that has filled its row, next to others of its length."""
@@ -281,7 +281,11 @@ class Batches:
         # Copied if the row may go to another request before the keys are in the new block.
         kv = [part.clone() if block.rows > 1 else part for part in block.kv_of(request, request.cached)]
         self._take_out(request)
-        free = [each for each in self._blocks if each.capacity == capacity and each.rows > 1 and len(each.requests) < each.rows]
+        free = [
+            candidate
+            for candidate in self._blocks
+            if candidate.capacity == capacity and candidate.rows > 1 and len(candidate.requests) < candidate.rows
+        ]
         if not free:
             free = [_Block(self._model, rows, capacity)]
             self._blocks += free

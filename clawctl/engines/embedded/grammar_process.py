@@ -48,8 +48,8 @@ def lark(spec: dict[str, Any], markers: dict[str, str]) -> str:
             head = json.dumps('{"name": ' + json.dumps(call["name"], ensure_ascii=False) + ', "arguments": ', ensure_ascii=False)
             rules.append(f"call_{i}: {head} arguments_{i} {json.dumps('}')}")
             rules.append(f"arguments_{i}: %json {_schema(call['schema'], call['strict'])}")
-        one = " | ".join(f"call_{i}" for i in range(len(spec["calls"])))
-        rules.append(f"call: {markers['begin']} BLANK? ({one}) BLANK? {markers['end']}")
+        any_call = " | ".join(f"call_{i}" for i in range(len(spec["calls"])))
+        rules.append(f"call: {markers['begin']} BLANK? ({any_call}) BLANK? {markers['end']}")
         ways.append("call" if spec["max_calls"] == 1 else f"call (BLANK? call){{0,{spec['max_calls'] - 1}}}")
     if spec["json"] is not None:
         rules.append(f"value: %json {_schema(spec['json'], spec['strict'])}")
@@ -181,28 +181,28 @@ class TokenTable:
 
 def _all_but(ids: Iterable[int], vocabulary: int) -> bytes:
     """The mask of all tokens except `ids`."""
-    words = (vocabulary + 31) // 32
-    data = array.array("I", [0xFFFFFFFF]) * words
-    for token in (*ids, *range(vocabulary, 32 * words)):
+    word_count = (vocabulary + 31) // 32
+    data = array.array("I", [0xFFFFFFFF]) * word_count
+    for token in (*ids, *range(vocabulary, 32 * word_count)):
         data[token >> 5] &= ~(1 << (token & 31)) & 0xFFFFFFFF
     return data.tobytes()
 
 
-def follow(llguidance: Any, tokens: TokenTable, own: socket.socket) -> None:
+def follow(llguidance: Any, tokens: TokenTable, connection: socket.socket) -> None:
     """Serve one answer on `own`, within the limits, until the other side closes the connection."""
     _limit_memory()
     signal.setitimer(signal.ITIMER_PROF, COMPILE_S)  # SIGPROF ends the process
-    with own, own.makefile("rb") as reading:
+    with connection, connection.makefile("rb") as reading:
         spec = json.loads(reading.read(struct.unpack(">I", reading.read(4))[0]))
         try:
             following = Following(llguidance, tokens, spec)
-            own.sendall(following.next())
+            connection.sendall(following.next())
         except (CannotCompile, ValueError) as error:
-            own.sendall(_failure(_short(str(error))))
+            connection.sendall(_failure(_short(str(error))))
             return
         while len(data := reading.read(4)) == 4:
             signal.setitimer(signal.ITIMER_PROF, STEP_S)
-            own.sendall(following.advance(struct.unpack(">I", data)[0]))
+            connection.sendall(following.advance(struct.unpack(">I", data)[0]))
             signal.setitimer(signal.ITIMER_PROF, 0)
 
 

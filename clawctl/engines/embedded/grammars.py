@@ -37,16 +37,16 @@ Bits = NDArray[np.uint8]
 class Grammar:
     """The tokens allowed next in one answer. Only the sampling thread calls `mask` and `advance`."""
 
-    def __init__(self, own: socket.socket, vocabulary: int, specification: bytes) -> None:
+    def __init__(self, connection: socket.socket, vocabulary: int, specification: bytes) -> None:
         """Blocks until the first mask has arrived. Raises CannotFollow."""
-        self._socket, self._bytes = own, 4 * ((vocabulary + 31) // 32)
+        self._socket, self._bytes = connection, 4 * ((vocabulary + 31) // 32)
         self._received = bytearray()
         self._mask: Bits | None = None
         self._mask_due = True
-        own.settimeout(_COMPILE_S)
+        connection.settimeout(_COMPILE_S)
         self._send(struct.pack(">I", len(specification)) + specification)
         self.mask()
-        own.settimeout(_STEP_S)
+        connection.settimeout(_STEP_S)
 
     def mask(self) -> Bits | None:
         """One bit per token, set if it is allowed, as bytes with the lowest bit first; None if any token is allowed. Blocks until
@@ -114,34 +114,34 @@ class Grammars:
             if self._process is None or self._process.poll() is not None:
                 self._start()
             assert self._control is not None
-            own, peer = socket.socketpair()
+            ours, peer = socket.socketpair()
             with peer:
                 try:
                     socket.send_fds(self._control, [b"o"], [peer.fileno()])
                 except OSError as error:
-                    own.close()
+                    ours.close()
                     raise CannotFollow(f"its process has ended: {error}") from error
         try:
-            return Grammar(own, self._vocabulary, specification)
+            return Grammar(ours, self._vocabulary, specification)
         except CannotFollow:
-            own.close()
+            ours.close()
             raise
 
     def _start(self) -> None:
         self._end()
         if importlib.util.find_spec("llguidance") is None:
             raise CannotFollow(_CURE)
-        own, peer = socket.socketpair()
+        ours, peer = socket.socketpair()
         with peer:
             command = [sys.executable, "-P", str(_PROGRAM), str(peer.fileno())]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
-        self._control = own
+        self._control = ours
         settings = {"tokenizer": _as_json(self._tokenizer), "vocabulary": self._vocabulary, "eos_ids": self._eos_ids}
         data = orjson.dumps(settings)
-        own.settimeout(_START_S)
+        ours.settimeout(_START_S)
         try:
-            own.sendall(struct.pack(">I", len(data)) + data)
-            answer = own.recv(1024)
+            ours.sendall(struct.pack(">I", len(data)) + data)
+            answer = ours.recv(1024)
         except OSError as error:
             self._end()
             raise CannotFollow(f"the grammar process does not start: {error}") from error

@@ -116,8 +116,8 @@ def _frequencies(config: Mapping[str, Any], width: int) -> tuple[Tensor, float]:
     from transformers import AutoConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    known = AutoConfig.for_model(**config)
-    frequencies_F, factor = ROPE_INIT_FUNCTIONS[known.rope_parameters["rope_type"]](known, torch.device("cpu"))
+    full_config = AutoConfig.for_model(**config)
+    frequencies_F, factor = ROPE_INIT_FUNCTIONS[full_config.rope_parameters["rope_type"]](full_config, torch.device("cpu"))
     return frequencies_F, factor
 
 
@@ -256,6 +256,6 @@ def attention(q_HTD: Tensor, k_GKD: Tensor, v_GKD: Tensor, causal: bool, mask_TK
     """The mixed values of one sequence: [T, H * D]. Heads that share a key head are not copied."""
     groups = len(k_GKD)
     q = q_HTD.unflatten(0, (groups, -1))  # [G, H / G, T, D]
-    k, v = (each.unsqueeze(1).expand(-1, q.shape[1], -1, -1) for each in (k_GKD, v_GKD))
+    k, v = (part.unsqueeze(1).expand(-1, q.shape[1], -1, -1) for part in (k_GKD, v_GKD))
     mixed = scaled_dot_product_attention(q, k, v, attn_mask=mask_TK, is_causal=causal)
     return mixed.flatten(0, 1).transpose(0, 1).flatten(1)

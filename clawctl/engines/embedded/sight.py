@@ -74,18 +74,18 @@ class Sight:
             ids[image.start : image.start + image.tokens] = [self._vocabulary + self._number(image.sha256)] * image.tokens
             placed.append(_Placed(ImageSpan(image.start, picture.rows, picture.columns), picture))
         depths = np.arange(len(ids))
-        return SeenPrompt(ids, mrope_positions(depths, np.full(len(ids), len(ids)), [each.span for each in placed]), placed)
+        return SeenPrompt(ids, mrope_positions(depths, np.full(len(ids), len(ids)), [picture.span for picture in placed]), placed)
 
     def _picture(self, image: SentImage) -> Picture:
         with self._lock:
-            known = self._pictures.get(image.sha256)
-            if known is not None:
+            picture = self._pictures.get(image.sha256)
+            if picture is not None:
                 self._pictures.move_to_end(image.sha256)
-                return known
+                return picture
         made = self._reader.picture(image.content)
         with self._lock:
             self._pictures[image.sha256] = made
-            while sum(each.pixels.nbytes for each in self._pictures.values()) > _KEPT_BYTES:
+            while sum(picture.pixels.nbytes for picture in self._pictures.values()) > _KEPT_BYTES:
                 self._pictures.popitem(last=False)
         return made
 
@@ -113,7 +113,7 @@ class Sight:
 
     def _model_kwargs(self, batches: Any, of_text: Any, *arguments: Any, **settings: Any) -> Any:
         made, requests = of_text(*arguments, **settings), batches.requests_in_batch
-        prompts = [each.state.logit_processor_kwargs.get(_KEY) for each in requests]
+        prompts = [request.state.logit_processor_kwargs.get(_KEY) for request in requests]
         return made if not any(prompts) else self._with_images(made, requests, prompts)
 
     @torch.no_grad()
@@ -125,8 +125,8 @@ class Sight:
             stop = request.state.position_offset  # end of the tokens of this batch
             start = stop - request.query_length
             if prompt is not None:
-                own = torch.from_numpy(prompt.positions(start, stop)).to(positions)
-                positions[1:, 0, at : at + request.query_length] = own
+                placed_positions = torch.from_numpy(prompt.positions(start, stop)).to(positions)
+                positions[1:, 0, at : at + request.query_length] = placed_positions
                 for image in prompt.images:
                     begin, end = max(start, image.span.start), min(stop, image.span.stop)
                     if begin < end:

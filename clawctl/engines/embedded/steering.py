@@ -193,7 +193,8 @@ class Steering:
             seen_BV = torch.stack([steered.seen_V for _, steered in some if steered.seen_V is not None])
             counts_BV = torch.stack([steered.counts_V for _, steered in some if steered.counts_V is not None])
             weights = torch.tensor(
-                [[each.repetition_penalty, each.presence_penalty, each.frequency_penalty] for each in settings], dtype=torch.float32
+                [[setting.repetition_penalty, setting.presence_penalty, setting.frequency_penalty] for setting in settings],
+                dtype=torch.float32,
             )
             device = logits_BV.device
             logits_BV[rows] = penalised(logits_BV[rows], seen_BV.to(device), counts_BV.to(device), *weights.to(device).unbind(1))
@@ -220,30 +221,30 @@ class Steering:
         if not self.idle:
             self.begin(request_ids)
             logits_BV = self.adjusted(logits_BV)
-        if any(each.temperature != 1 for each in settings):
-            temperatures = [[max(each.temperature, _COLDEST)] for each in settings]
+        if any(setting.temperature != 1 for setting in settings):
+            temperatures = [[max(setting.temperature, _COLDEST)] for setting in settings]
             logits_BV.div_(torch.tensor(temperatures, dtype=torch.float32, device=logits_BV.device))
         logits_BV = self.with_min_p(logits_BV)
-        if any(each.top_k or each.top_p < 1 for each in settings):
-            logits_BV = truncated(logits_BV, [each.top_k for each in settings], [each.top_p for each in settings])
+        if any(setting.top_k or setting.top_p < 1 for setting in settings):
+            logits_BV = truncated(logits_BV, [setting.top_k for setting in settings], [setting.top_p for setting in settings])
         ids_B, logprobs_B = self.choose(logits_BV)
         return ids_B.tolist(), logprobs_B.tolist()
 
     def choose(self, scores_BV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Draw the tokens of the step, record them for their requests, and return them with their logprobs."""
         uniform_B = torch.rand(len(scores_BV), dtype=torch.float64)
-        for row, each in self._rows:
-            if each.sampling.seed is not None:
-                uniform_B[row] = uniform(each.sampling.seed, each.position)
+        for row, steered in self._rows:
+            if steered.sampling.seed is not None:
+                uniform_B[row] = uniform(steered.sampling.seed, steered.position)
         ids_B, logprobs_B = draw(scores_BV, uniform_B.to(scores_BV.device))
         ids = ids_B.tolist() if self._rows else []
-        with_tops = [(row, each) for row, each in self._rows if each.sampling.top_logprobs]
+        with_tops = [(row, steered) for row, steered in self._rows if steered.sampling.top_logprobs]
         if with_tops:
-            count = max(each.sampling.top_logprobs for _, each in with_tops)
-            for (_, each), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
-                each.tops.append(top[: each.sampling.top_logprobs])
-        for row, each in self._rows:
-            each.record(ids[row])
+            count = max(steered.sampling.top_logprobs for _, steered in with_tops)
+            for (_, steered), top in zip(with_tops, likeliest(scores_BV[[row for row, _ in with_tops]], count), strict=True):
+                steered.tops.append(top[: steered.sampling.top_logprobs])
+        for row, steered in self._rows:
+            steered.record(ids[row])
         return ids_B, logprobs_B
 
 

@@ -121,7 +121,7 @@ class ContinuousBatches:
         assert self._steering is not None
         assert self.manager.batch_processor is not None
         batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch  # type: ignore[union-attr]
-        names = [each.state.request_id for each in batch if each.has_new_token]
+        names = [output.state.request_id for output in batch if output.has_new_token]
         receivers = [self._outputs.receivers.get(name) for name in names]
         settings = [_CANCELLED if receiver is None else receiver[0].sampling for receiver in receivers]
         ids, logprobs = self._steering.sample(names, settings, scores[0])

@@ -138,8 +138,8 @@ def _make_plan(kwargs: dict[str, Any], allocator: Any, query: torch.Tensor) -> _
 
 def _pad(group: list[tuple[int, int, torch.Tensor]], widest: int, page: int, dtype: torch.dtype) -> _Decodes:
     pages = torch.zeros(len(group), widest, dtype=torch.int64)  # no request owns page 0; the mask hides it
-    for i, (_, _, own) in enumerate(group):
-        pages[i, : len(own)] = own
+    for i, (_, _, row_pages) in enumerate(group):
+        pages[i, : len(row_pages)] = row_pages
     lengths_B = torch.tensor([length for length, _, _ in group])
     hidden = torch.arange(widest * page) >= lengths_B.unsqueeze(1)
     mask = torch.zeros(len(group), 1, 1, widest * page, dtype=dtype).masked_fill_(hidden[:, None, None], float("-inf"))

@@ -217,6 +217,6 @@ def _add(runs: list[tuple[type[Event], list[str]]], kind: type[Event], text: str
 
 
 def _shown(entry: Entry) -> ShownToken:
-    token, top, token_bytes = (msgspec.json.decode(each) for each in (entry.token, entry.top_logprobs, entry.bytes))
+    token, top, token_bytes = (msgspec.json.decode(part) for part in (entry.token, entry.top_logprobs, entry.bytes))
     logprob: Any = entry.logprob
     return ShownToken(token, logprob, top or [], token_bytes)

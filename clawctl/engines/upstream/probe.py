@@ -46,7 +46,7 @@ class _Retries:
 def probe(control: Control, kind: str, model: str | None, waits_s: Sequence[float] = WAITS_S) -> ProbeResult:
     """Probe a server. Blocks. Raises ClawError while the server does not list its models."""
     listed = control.models()
-    chosen = next((each for each in listed if model is None or each.get("id") == model), {})
+    chosen = next((listed_model for listed_model in listed if model is None or listed_model.get("id") == model), {})
     name = model or chosen.get("id")
     if not isinstance(name, str):
         raise ClawError("the upstream lists no model", "set one with serve.upstream.model")

@@ -219,7 +219,7 @@ class Targets:
     def _replace(self, version: int, path: str, old: int) -> float:
         """Replace the weights. Returns the pause in ms, during which no token is sampled. If the new weights cannot be read, the
         old ones are reloaded."""
-        end, known = self._end, True
+        end, is_certain = self._end, True
         try:
             began = self._control.pause()
         except Unanswered:  # the pause may have taken effect
@@ -229,15 +229,15 @@ class Targets:
             try:
                 self._control.reload(path, version)
             except ClawError as error:
-                known = self._reload_old(old)
-                if known:
+                is_certain = self._reload_old(old)
+                if is_certain:
                     raise
                 raise self._weights_unknown(old, error.problem, type(error), end) from error
             # Tokens sampled before the pause have been read by now, because the loop has run once; later tokens are from the new
             # weights. Several API servers each send their own tokens, which had the time of the reload to arrive.
             self._on_loop.call(self._set_clock, version)
         finally:
-            if known or end is None:  # clawctl's own engine must not sample with unknown weights
+            if is_certain or end is None:  # clawctl's own engine must not sample with unknown weights
                 self._resume_engine(end)
         return (time.monotonic() - began) * 1000
 

@@ -150,12 +150,12 @@ def _error(error: Any) -> UpstreamError:
     return UpstreamError(f"the upstream reports: {str(error)[:300]}", orjson.dumps({"error": error}), status)
 
 
-def _move_unknown(fields: dict[str, Any], known: type[msgspec.Struct], extras: dict[str, Any]) -> None:
-    for name in [name for name in fields if name not in known.__struct_fields__]:
+def _move_unknown(fields: dict[str, Any], kind: type[msgspec.Struct], extras: dict[str, Any]) -> None:
+    for name in [name for name in fields if name not in kind.__struct_fields__]:
         value = fields.pop(name)
         if name not in _STREAMS_OWN:
             extras[name] = (
-                _merged(extras.get(name), value) if known is ChunkMessage else extras.get(name) if value is None else value
+                _merged(extras.get(name), value) if kind is ChunkMessage else extras.get(name) if value is None else value
             )
 
 

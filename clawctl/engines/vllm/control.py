@@ -57,15 +57,16 @@ class Control:
         logprobs: list[float] = []
         for start in range(first, len(ids), _PLACES):
             positions = range(start, min(start + _PLACES, len(ids)))
-            body = {"model": model, "prompt": [list(ids[:place]) for place in positions], "max_tokens": 1, "temperature": 1.0}
-            wished = sorted({ids[place] for place in positions})
+            body = {"model": model, "prompt": [list(ids[:position]) for position in positions], "max_tokens": 1, "temperature": 1.0}
+            wished = sorted({ids[position] for position in positions})
             neutral = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
             body |= {"logprobs": 1, "logprob_token_ids": wished, "return_tokens_as_token_ids": True, **neutral}
             answer = self._ask("POST", "/v1/completions", body)
             try:
                 choices = sorted(answer["choices"], key=lambda choice: choice["index"])
                 pairs = zip(choices, positions, strict=True)
-                logprobs += [float(choice["logprobs"]["top_logprobs"][0][f"token_id:{ids[place]}"]) for choice, place in pairs]
+                tops = ((choice["logprobs"]["top_logprobs"][0], f"token_id:{ids[position]}") for choice, position in pairs)
+                logprobs += [float(top[name]) for top, name in tops]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise ClawError(f"the engine returns no logprobs for given ids: {error!r}", "use vLLM 0.32 or newer") from error
         return logprobs

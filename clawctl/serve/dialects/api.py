@@ -29,9 +29,9 @@ def refuse_unsupported(request: GenerationRequest, engine: Engine) -> None:
 
 def _check(table: Table, value: Any, path: str, unknown: dict[str, None], depth: int) -> None:
     if isinstance(value, list):
-        for each in value:
-            if isinstance(each, dict):
-                _check(table, each, f"{path}[]", unknown, depth)
+        for element in value:
+            if isinstance(element, dict):
+                _check(table, element, f"{path}[]", unknown, depth)
     elif isinstance(value, dict) and depth <= _DEEPEST:
         if table.by:
             _check_kind(table, value, path, unknown, depth)

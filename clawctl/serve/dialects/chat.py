@@ -86,7 +86,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
 def _tools(body: Object) -> tuple[list[Object], list[str]]:
     """The tools, and the names of the client's custom tools."""
     if body.get("tools") is None and body.get("functions") is not None:  # the API before tools existed
-        return [{"type": "function", "function": each} for each in fields.objects(body["functions"], "functions")], []
+        return [{"type": "function", "function": function} for function in fields.objects(body["functions"], "functions")], []
     tools, custom = [], []
     for i, tool in enumerate(fields.objects([] if body.get("tools") is None else body["tools"], "tools")):
         if tool.get("type") != "custom" or not isinstance(tool.get("custom"), dict):
@@ -149,7 +149,7 @@ def _tool_choice(body: Object, tools: list[Object]) -> tuple[Any, list[Object]]:
     kind = fields.an_object(choice, where).get("type", "function")
     if kind == "allowed_tools":
         allowed = fields.object_or_none(choice, "allowed_tools")
-        named = (tool_name(each) for each in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
+        named = (tool_name(tool) for tool in fields.objects(allowed.get("tools"), "tool_choice.allowed_tools.tools"))
         names = {name for name in named if isinstance(name, str)}
         offered = [tool for tool in tools if tool_name(tool) in names]
         return check_callable(allowed.get("mode", "auto"), offered), offered
@@ -358,8 +358,10 @@ def _usage_together(usages: list[dict[str, Any]]) -> dict[str, Any]:
     for other in usages[1:]:
         usage["completion_tokens"] += other["completion_tokens"]
         usage["total_tokens"] += other["completion_tokens"]
-    details = [each.get("completion_tokens_details") or {} for each in usages]
+    details = [usage_part.get("completion_tokens_details") or {} for usage_part in usages]
     if any(details):
-        numbers = {name for each in details for name, value in each.items() if isinstance(value, int)}
-        usage["completion_tokens_details"] = details[0] | {name: sum(each.get(name) or 0 for each in details) for name in numbers}
+        numbers = {name for detail in details for name, value in detail.items() if isinstance(value, int)}
+        usage["completion_tokens_details"] = details[0] | {
+            name: sum(detail.get(name) or 0 for detail in details) for name in numbers
+        }
     return usage

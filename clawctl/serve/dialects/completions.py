@@ -94,16 +94,16 @@ def _prompts(given: Any) -> list[Prompt]:
         return [_text(given)]
     if not isinstance(given, list) or not given:
         raise wrong("prompt", "a string, a list of strings, a list of token ids, or a list of such lists")
-    if all(type(each) is int for each in given):
+    if all(type(token) is int for token in given):
         return [_ids(given, "prompt")]
     if len(given) > MAX_ANSWERS:
         raise Refusal(400, f"'prompt' may contain at most {MAX_ANSWERS} prompts", "prompt")
     prompts: list[Prompt] = []
-    for i, each in enumerate(given):
-        if isinstance(each, str):
-            prompts.append(_text(each))
-        elif isinstance(each, list) and each and all(type(number) is int for number in each):
-            prompts.append(_ids(each, f"prompt[{i}]"))
+    for i, prompt in enumerate(given):
+        if isinstance(prompt, str):
+            prompts.append(_text(prompt))
+        elif isinstance(prompt, list) and prompt and all(type(number) is int for number in prompt):
+            prompts.append(_ids(prompt, f"prompt[{i}]"))
         else:
             raise wrong(f"prompt[{i}]", "a string or a list of token ids")
     return prompts
@@ -194,7 +194,7 @@ def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:
     tops = [
         None
         if token.logprob is None
-        else {**{each["token"]: each["logprob"] for each in reversed(token.top)}, token.text: token.logprob}
+        else {**{likely["token"]: likely["logprob"] for likely in reversed(token.top)}, token.text: token.logprob}
         for token in tokens
     ]
     return {

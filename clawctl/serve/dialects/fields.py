@@ -77,15 +77,15 @@ def json_object(text: str) -> Object:
 def objects(value: Any, where: str) -> list[Object]:
     if not isinstance(value, list):
         raise wrong(where, "a list of objects")
-    return [an_object(each, f"{where}[{i}]") for i, each in enumerate(value)]
+    return [an_object(element, f"{where}[{i}]") for i, element in enumerate(value)]
 
 
 def strings(value: Any, where: str) -> list[str]:
     """One string or a list of strings. Empty strings are dropped."""
     texts = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
+    if not isinstance(texts, list) or not all(isinstance(element, str) for element in texts):
         raise wrong(where, "a string or a list of strings")
-    return [each for each in texts if each]
+    return [element for element in texts if element]
 
 
 def stops(value: Any, where: str) -> list[str]:
@@ -93,7 +93,7 @@ def stops(value: Any, where: str) -> list[str]:
     texts = strings(value, where)
     if len(texts) > MAX_STOPS:
         raise Refusal(400, f"'{where}' may contain at most {MAX_STOPS} strings", where)
-    if any(len(each) > LONGEST_STOP for each in texts):
+    if any(len(stop) > LONGEST_STOP for stop in texts):
         raise Refusal(400, f"each string of '{where}' may have at most {LONGEST_STOP} characters", where)
     return texts
 
@@ -137,8 +137,8 @@ def as_content(parts: list[Object]) -> Parts:
     return "".join(part["text"] for part in parts)
 
 
-def text_part(words: str) -> Object:
-    return {"type": "text", "text": words}
+def text_part(content: str) -> Object:
+    return {"type": "text", "text": content}
 
 
 def image_part(url: str, detail: Any = None) -> Object:

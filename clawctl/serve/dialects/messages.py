@@ -83,13 +83,13 @@ def _engine_settings(body: Object, tools: list[Object]) -> tuple[Object, Object]
     response_format = None
     if isinstance(form, dict) and form.get("type") == "json_schema":
         response_format = {"type": "json_schema", "json_schema": {"name": "answer", "schema": form.get("schema"), "strict": True}}
-    one = fields.flag(fields.object_or_none(body, "tool_choice"), "disable_parallel_tool_use")
-    own = {
+    one_call = fields.flag(fields.object_or_none(body, "tool_choice"), "disable_parallel_tool_use")
+    converted = {
         "response_format": response_format,
         "chat_template_kwargs": settings or None,
-        "parallel_tool_calls": False if one and tools else None,
+        "parallel_tool_calls": False if one_call and tools else None,
     }
-    return settings, engine_fields({**body, **own})
+    return settings, engine_fields({**body, **converted})
 
 
 # ---- blocks ---------------------------------------------------------------------------------------------------------------------
@@ -183,7 +183,7 @@ def _others(role: str, blocks: list[Object], where: str) -> list[Message]:
 def _result(block: Object, where: str) -> Message:
     content = block.get("content")
     if isinstance(content, list):
-        parts = [part for i, each in enumerate(objects(content, where)) for part in _parts(each, f"{where}.content.{i}")]
+        parts = [part for i, element in enumerate(objects(content, where)) for part in _parts(element, f"{where}.content.{i}")]
         content = as_content(parts)
     elif content is not None and not isinstance(content, str):
         raise wrong(f"{where}.content", "a string or a list of blocks")
@@ -210,7 +210,7 @@ def _parts(block: Object, where: str, within: bool = False) -> list[Object]:
     if isinstance(inner, str):
         return [text_part(inner)]
     if isinstance(inner, list):
-        return [part for i, each in enumerate(objects(inner, where)) for part in _parts(each, f"{where}.{i}", within=True)]
+        return [part for i, element in enumerate(objects(inner, where)) for part in _parts(element, f"{where}.{i}", within=True)]
     return [left_out(f"a {kind}", block.get("title"))]
 
 
@@ -252,8 +252,8 @@ def read_tools(given: Any, messages: Any) -> list[Object]:
 def _references(messages: Any) -> list[str]:
     """Names of tools that a tool result refers to."""
     blocks = [block for message in messages for block in _blocks_of(message)] if isinstance(messages, list) else []
-    nested = [each for block in blocks for each in (block, *_blocks_of(block))]
-    return [str(each.get("tool_name")) for each in nested if each.get("type") == "tool_reference"]
+    nested = [inner for block in blocks for inner in (block, *_blocks_of(block))]
+    return [str(block.get("tool_name")) for block in nested if block.get("type") == "tool_reference"]
 
 
 def _blocks_of(outer: Any) -> list[Object]:

@@ -48,13 +48,13 @@ class ClientTools:
 
     def local(self, kind: str) -> str:
         """The name under which the model sees the client's tool of this kind."""
-        return next((name for name, each in self.named.items() if each.kind == kind), kind)
+        return next((name for name, client_tool in self.named.items() if client_tool.kind == kind), kind)
 
     def add_all(self, tools: list[Object]) -> None:
         for i, tool in enumerate(tools):
             if tool.get("type") == "namespace" and isinstance(tool.get("tools"), list):
-                for each in objects(tool["tools"], f"tools[{i}].tools"):
-                    self._add(each, f"tools[{i}].tools", tool.get("name"))
+                for inner in objects(tool["tools"], f"tools[{i}].tools"):
+                    self._add(inner, f"tools[{i}].tools", tool.get("name"))
             else:
                 self._add(tool, f"tools[{i}]", None)
 
@@ -83,7 +83,7 @@ class ClientTools:
     def _add_local(self, tool: Object, kind: Any) -> None:
         """Add a tool of a kind in `LOCAL`, under the name of its kind. If another tool has that name, the name is prefixed with
         "builtin_"."""
-        if any(each.kind == kind for each in self.named.values()):
+        if any(client_tool.kind == kind for client_tool in self.named.values()):
             return
         name = kind if kind not in self.named else f"builtin_{kind}"
         function = local_tool(tool, name)
@@ -147,7 +147,7 @@ class _ItemReader:
     def end(self) -> None:
         """End the assistant's turn."""
         if self._turn is not None and self._content:
-            texts = [each for each in self._content if isinstance(each, str)]
+            texts = [part for part in self._content if isinstance(part, str)]
             self._turn["content"] = "".join(texts) if texts else self._content[0]
         if self._turn is not None and self._reasoning_texts:
             self._turn["reasoning_content"] = "".join(self._reasoning_texts)

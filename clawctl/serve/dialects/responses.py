@@ -73,7 +73,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         parent=previous and (exchange_of(previous) or previous),
         claims=read_claims(body, sent) | {"parent": exchange_of(previous)},
         echo={name: body.get(name) for name in _REPEATED} | {"tools": body.get("tools") or [], "named": tools.named},
-        unknown=(*unknown, *(printable(f"include[{each}]") for each in include[:MAX_NAMED] if each not in _INCLUDABLE)),
+        unknown=(*unknown, *(printable(f"include[{included}]") for included in include[:MAX_NAMED] if included not in _INCLUDABLE)),
     )
 
 
@@ -83,7 +83,7 @@ def _tool_choice(choice: Any, tools: ClientTools) -> tuple[Any, list[Object]]:
         return None, []
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         listed = fields.objects(choice.get("tools"), "tool_choice.tools")
-        named = (tools.local(str(each["type"])) if each.get("type") in LOCAL else each.get("name") for each in listed)
+        named = (tools.local(str(tool["type"])) if tool.get("type") in LOCAL else tool.get("name") for tool in listed)
         allowed = {name for name in named if isinstance(name, str)}
         offered = [tool for tool in tools.chat if tool.get("function", {}).get("name") in allowed]
         return check_callable(choice.get("mode", "auto"), offered), offered
@@ -109,10 +109,10 @@ def _engine_settings(body: Object, with_tools: bool) -> tuple[Object, Object]:
         response_format = {"type": "json_schema", "json_schema": {key: form[key] for key in form if key != "type"}}
     elif form.get("type") == "json_object":
         response_format = {"type": "json_object"}
-    own = {"response_format": response_format, "reasoning_effort": effort, "chat_template_kwargs": settings or None}
+    converted = {"response_format": response_format, "reasoning_effort": effort, "chat_template_kwargs": settings or None}
     if not with_tools:
-        own["parallel_tool_calls"] = None
-    return settings, engine_fields({**body, **own})
+        converted["parallel_tool_calls"] = None
+    return settings, engine_fields({**body, **converted})
 
 
 # ---- tools and items: an assistant's reasoning, text and calls are separate items in this API, and one message for the engine ---
@@ -189,16 +189,16 @@ class Responses(BlockDialect):
         if block.kind == "text":
             content = [] if begun else [self._text(block)]
             return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": content}
-        known = self._known(block)
-        named = {"name": known.name, "call_id": call_id(self._exchange_id, block.call)}
-        if known.namespace is not None:
-            named["namespace"] = known.namespace
-        name = f"{ITEM_PREFIXES[known.kind]}_{number}"
-        if known.kind in LOCAL:
+        client_tool = self._known(block)
+        named = {"name": client_tool.name, "call_id": call_id(self._exchange_id, block.call)}
+        if client_tool.namespace is not None:
+            named["namespace"] = client_tool.namespace
+        name = f"{ITEM_PREFIXES[client_tool.kind]}_{number}"
+        if client_tool.kind in LOCAL:
             del named["name"]
-            action = call_item(known.kind, "{}" if begun else block.text)
-            return {"id": name, "type": f"{known.kind}_call", "status": status, **named, **action}
-        if known.kind == "custom":
+            action = call_item(client_tool.kind, "{}" if begun else block.text)
+            return {"id": name, "type": f"{client_tool.kind}_call", "status": status, **named, **action}
+        if client_tool.kind == "custom":
             text = "" if begun else free_text(block.text)
             return {"id": name, "type": "custom_tool_call", "status": status, **named, "input": text}
         text = "" if begun else block.text

@@ -30,7 +30,7 @@ def template_settings(body: Object, *thinking: bool | None) -> Object:
     API also has its own field for it: `thinking` are the values of those fields. The first value that is not None counts. Raises
     Refusal."""
     settings = check_settings(object_or_none(body, FIELD))
-    enabled = next((each for each in (flag(body, "enable_thinking"), *thinking) if each is not None), None)
+    enabled = next((switch for switch in (flag(body, "enable_thinking"), *thinking) if switch is not None), None)
     return settings if enabled is None else {"enable_thinking": enabled, **settings}
 
 
@@ -49,12 +49,12 @@ def check_settings(settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def check_known(settings: dict[str, Any], known: frozenset[str] | None) -> None:
+def check_known(settings: dict[str, Any], switches: frozenset[str] | None) -> None:
     """Raises Refusal for a setting that the model's template does not read. `known`: the template's `switches`, or None if they are
     unknown."""
-    for name in settings if known is not None else ():
-        if known is not None and name not in known and name not in _USUAL:
-            has = ", ".join(sorted(known)) or "none"
+    for name in settings if switches is not None else ():
+        if switches is not None and name not in switches and name not in _USUAL:
+            has = ", ".join(sorted(switches)) or "none"
             raise Refusal(400, f"'{FIELD}.{name}' is not a switch of this model's chat template; its switches: {has}", FIELD)
 
 

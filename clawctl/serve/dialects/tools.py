@@ -156,8 +156,8 @@ def local_tool(tool: Object, name: str) -> Object | None:
 
 def _skills(environment: Any) -> str:
     skills = environment.get("skills") if isinstance(environment, dict) else None
-    named = [each for each in skills if isinstance(each, dict)] if isinstance(skills, list) else []
-    lines = [f"\n- {each.get('name')} ({each.get('path')}): {each.get('description')}" for each in named]
+    named = [skill for skill in skills if isinstance(skill, dict)] if isinstance(skills, list) else []
+    lines = [f"\n- {skill.get('name')} ({skill.get('path')}): {skill.get('description')}" for skill in named]
     return " Skills are described in these folders:" + "".join(lines) if lines else ""
 
 
@@ -198,7 +198,7 @@ def output_text(item: Object) -> Any:
         return "\n".join(filter(None, [str(item.get("status", "completed")), output if isinstance(output, str) else ""]))
     if item.get("type") != "shell_call_output" or not isinstance(output, list):
         return output
-    return "\n".join(_ran(each) for each in output if isinstance(each, dict))
+    return "\n".join(_ran(result) for result in output if isinstance(result, dict))
 
 
 def _ran(output: Object) -> str:
@@ -211,4 +211,4 @@ def _ran(output: Object) -> str:
 
 
 def _texts(value: Any) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list) else []
+    return [str(element) for element in value] if isinstance(value, list) else []

@@ -14,8 +14,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from clawctl.control_tokens import control_texts, guard, is_control, texts_of_engine
+from clawctl.engines.requests import GenerationRequest
 from clawctl.run.rows import Message, Turn
-from clawctl.serve.dialects import GenerationRequest, chat
+from clawctl.serve.dialects import chat
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.trainers.texts import teacher_prompt_ids, with_hint
 from tests.named_models import TEXT_MODEL

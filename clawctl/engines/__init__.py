@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from clawctl.config import Recipe
+from clawctl.engines.requests import Extras, GenerationRequest, Shown
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
 from clawctl.run.rows import PromptImage
-from clawctl.serve.dialects import Extras, GenerationRequest, Shown
 
 # The first and last version of a turn do not show this.
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 
 _PATIENCE_S = 300.0  # seconds that a request waits
 

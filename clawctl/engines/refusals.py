@@ -4,8 +4,8 @@ import logging
 
 import orjson
 
+from clawctl.engines.requests import Refusal
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _TOO_LONG = ("maximum context length", "max_model_len", "model's context length")  # the last one is SGLang's

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from clawctl.engines.requests import Refusal
 from clawctl.run.keys import OWN
-from clawctl.serve.dialects import Refusal
 
 RESERVED: Final = 2  # slots of the run's own key: one for version 0, one for any version
 _TURN_S = 5.0  # while others wait, a version accepts no new requests after this time

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.engines import CannotFollow, EngineFailure, Reply, Sampled
+from clawctl.engines.requests import CallDelta, CallStart, GenerationRequest, Refusal, Shown
 from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, Shown
+from clawctl.serve.dialects import Choice, Dialect
 from clawctl.serve.recent_answers import RecentAnswers
-from clawctl.serve.text import CallDelta, CallStart
 
 _log = logging.getLogger("clawctl.serve")
 

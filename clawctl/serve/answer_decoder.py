@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from clawctl.serve.dialects import GenerationRequest, Shown, ShownToken
-from clawctl.serve.text import CALL, CallDelta, CallStart, Detokenizer, Event, Parser, PlainText, StopCutter, TextDelta, joined
+from clawctl.engines.requests import CallDelta, CallStart, Event, GenerationRequest, Shown, ShownToken, TextDelta
+from clawctl.serve.text import CALL, Detokenizer, Parser, PlainText, StopCutter, joined
 
 _HEADER, _OTHER_CALLS = "<|im_start|>", "<function="
 

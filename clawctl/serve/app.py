@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
+from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import where_the_key_is
@@ -33,7 +34,7 @@ from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_ids
 from clawctl.serve.defaults import Defaults
-from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, ShownToken, chat, completions, messages, responses
+from clawctl.serve.dialects import Choice, Dialect, chat, completions, messages, responses
 from clawctl.serve.episodes import (
     Replay,
     Retries,
@@ -54,7 +55,7 @@ from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.request_sizes import largest_body, parse
 from clawctl.serve.routes import context_of, normalised_path, not_found, presented_key
-from clawctl.serve.sampling import changes_nothing, enforce, rule_for
+from clawctl.serve.sampling import changes_nothing, enforce, rule_for, settings_of
 from clawctl.serve.service_info import ServiceInfo
 from clawctl.serve.stored_responses import StoredResponses
 from clawctl.serve.versions import Versions, is_pinned
@@ -316,7 +317,7 @@ class Gateway:
             rule = sampling_rule(self._recipe.serve, context.episode.measurement, default)
         else:
             rule = rule_for(self._recipe.serve.sampling, context.key, client, agent_of(headers))
-        used, changes = enforce(request.sampling, rule, default)
+        used, changes = enforce(settings_of(request), rule, default)
         if not changes:
             return request
         context.sampling = "; ".join(map(str, changes))

@@ -5,8 +5,8 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from clawctl.engines.requests import Refusal
 from clawctl.run.keys import OWN
-from clawctl.serve.dialects import Refusal
 from clawctl.serve.versions import Versions
 
 CONTROLS = ("pause", "resume", "sleep", "wake", "unload")

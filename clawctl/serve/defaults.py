@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from clawctl.config import Recipe
+from clawctl.engines.requests import GenerationRequest
 from clawctl.run.default_sampling import DefaultSampling, default_sampling
-from clawctl.serve.dialects import GenerationRequest
 from clawctl.serve.versions import Versions
 
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from clawctl.config.serve import SamplingRule, ServeConfig, TemperatureConfig
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.capabilities import PREFIX, Capability, Measurement, read_capability
-from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.http_response import EventStream, RequestContext
 from clawctl.serve.versions import is_pinned
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from clawctl.config import ServeConfig
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 
 _ANY = "*"
 _HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::\d{1,5})?")

@@ -12,9 +12,9 @@ import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from clawctl.engines.requests import Refusal
 from clawctl.run.capabilities import Capability
 from clawctl.serve.answer import Answer
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _MAX_IGNORED = 16  # names in one header

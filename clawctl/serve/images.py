@@ -8,9 +8,9 @@ import binascii
 from base64 import b64decode
 from collections.abc import Sequence
 
+from clawctl.engines.requests import Refusal
 from clawctl.run.images import image_urls
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Refusal
 from clawctl.vision.header import size_in_header
 
 MAX_IMAGES = 64

@@ -30,8 +30,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from clawctl.config import LimitsConfig
 from clawctl.engines import Engine
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.images import has_images
-from clawctl.serve.dialects import GenerationRequest, Refusal, chat, completions, messages, responses
+from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.http_response import RequestContext
 from clawctl.serve.request_sizes import CountTokens, ValueCount, check_request, largest_body, parse, too_large, too_many_values

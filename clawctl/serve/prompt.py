@@ -12,10 +12,10 @@ import jinja2
 import orjson
 
 from clawctl.control_tokens import Guarded, guard, prepare
+from clawctl.engines.requests import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.errors import ClawError
 from clawctl.run.images import IMAGE, image_urls
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice

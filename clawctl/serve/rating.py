@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from clawctl.config import Recipe
+from clawctl.engines.requests import Refusal
 from clawctl.errors import Damaged
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor, redactor_of
@@ -29,7 +30,6 @@ from clawctl.run.lines import Lines, Rewritten
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _BURST, _PER_SECOND = 1000.0, 20.0  # ratings per key

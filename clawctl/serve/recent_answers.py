@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import EarlierAnswer, GenerationRequest
 from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import EarlierAnswer, GenerationRequest
 
 _MAX_TOKENS = 4_000_000  # per key; the answer that was least recently given or matched is dropped first
 _ANSWER_TOKENS = 32  # overhead per answer, in tokens, because many short answers need memory too

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from clawctl.serve.dialects import GenerationRequest, Refusal
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.serve.images import check_images
 
 BYTES_PER_TOKEN: Final = 32  # text has 4 or 5; a body with more bytes per token of the context cannot fit and is not read

@@ -9,8 +9,9 @@ from typing import Any
 
 from starlette.requests import Request
 
+from clawctl.engines.requests import Refusal
 from clawctl.serve.answer import new_handle
-from clawctl.serve.dialects import Refusal, chat, messages
+from clawctl.serve.dialects import chat, messages
 from clawctl.serve.http_response import Envelope, RequestContext
 
 _SLASHES = re.compile(r"/{2,}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, get_args
 
 from clawctl.config.serve import Ignorable, SamplingConfig, SamplingRule
+from clawctl.engines.requests import GenerationRequest
 from clawctl.run.default_sampling import MIN_TEMPERATURE
 
 
@@ -91,6 +92,10 @@ class Settings(NamedTuple):
     top_p: float | None = None
     top_k: int = 0  # 0: off
     fields: Mapping[str, Any] = {}  # see `engine_fields`
+
+
+def settings_of(request: GenerationRequest) -> Settings:
+    return Settings(request.temperature, request.top_p, request.top_k, request.engine_fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from clawctl.config import Recipe
+from clawctl.engines.requests import Refusal
 from clawctl.run.directory import RunDir
 from clawctl.run.fitness import read_fitness
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.defaults import Defaults
-from clawctl.serve.dialects import Refusal
 from clawctl.serve.http_response import RequestContext, json_response
 from clawctl.serve.metrics import Metrics, exposition
 from clawctl.serve.routes import normalised_path

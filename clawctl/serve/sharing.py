@@ -14,9 +14,9 @@ from contextlib import suppress
 import orjson
 
 from clawctl.engines import Engine, EngineFailure
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.directory import RunDir
 from clawctl.run.sharing import Share, read_share
-from clawctl.serve.dialects import GenerationRequest, Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _MAX_SESSIONS = 100_000

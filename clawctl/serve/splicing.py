@@ -5,8 +5,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clawctl.engines.requests import EarlierAnswer
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import EarlierAnswer
 from clawctl.serve.recent_answers import prompt_digest
 
 _EMPTY_THOUGHT = re.compile(r"(<think>)?\s*(</think>\s*)?")  # some templates write an empty one before an answer without reasoning

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.fields import for_engine
 
 _MAX_RESPONSES = 512  # responses per key; the least recently used is dropped first

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from clawctl.serve.dialects import GenerationRequest, Refusal
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 
 MAX_CALLS: Final = 32  # in one answer

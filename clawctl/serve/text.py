@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from tokenizers.decoders import DecodeStream
+
+from clawctl.engines.requests import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 THINK, END_THINK = "<think>", "</think>"
 CALL, END_CALL = "<tool_call>", "</tool_call>"
@@ -80,37 +81,6 @@ def held_back(text: str, marker: str) -> int:
         if marker.startswith(text[-length:]):
             return length
     return 0
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """Answer text for the client."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """Reasoning text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallStart:
-    """The start of a tool call; its arguments follow."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallDelta:
-    """A piece of the arguments (JSON text) of the most recent call."""
-
-    text: str
-
-
-Event = TextDelta | ReasoningDelta | CallStart | CallDelta
 
 
 def joined(events: Iterable[Event]) -> list[Event]:

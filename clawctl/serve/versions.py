@@ -13,11 +13,11 @@ from typing import TypeVar
 from filelock import Timeout
 
 from clawctl.engines import Engine, NotYet, Reply, Swap, Unanswered
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.sharing import Sharing
 
 T = TypeVar("T")

@@ -9,11 +9,10 @@ import orjson
 import pytest
 
 from clawctl.engines import THERE_AND_BACK, EngineFailure, Sampled
+from clawctl.engines.requests import CallDelta, CallStart, Extras, ReasoningDelta, Refusal, Shown, TextDelta
 from clawctl.engines.upstream.chunks import UpstreamReply
 from clawctl.engines.upstream.tokens import Clock
-from clawctl.serve.dialects import Extras, Refusal, Shown
 from clawctl.serve.dialects.writing import chat_logprobs
-from clawctl.serve.text import CallDelta, CallStart, ReasoningDelta, TextDelta
 
 # ---- chunks --------------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
 from clawctl.engines import Capabilities, NotYet, Sampled, Unanswered
+from clawctl.engines.requests import Refusal
 from clawctl.engines.upstream.adapters import Target
 from clawctl.engines.upstream.targets import Targets
 from clawctl.engines.upstream.tokens import Tokens
@@ -19,7 +20,6 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
-from clawctl.serve.dialects import Refusal
 from tests.waiting import until
 
 WEIGHTS = Capabilities(ids=True, logprobs=True, processed=True, adapters=False, weights=True)

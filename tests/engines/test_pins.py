@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from clawctl.engines.embedded.pins import Pins
+from clawctl.engines.requests import Refusal
 from clawctl.engines.slots import PinnedSlots
 from clawctl.run.keys import OWN, add_key
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Refusal
 from tests.serve.asking import body, post
 from tests.serve.served import Server, perturbed
 from tests.waiting import until

@@ -12,11 +12,12 @@ import orjson
 import pytest
 from transformers import AutoTokenizer
 
+from clawctl.engines.requests import EarlierAnswer, GenerationRequest
 from clawctl.engines.upstream.bodies import CallPlan, as_completion
 from clawctl.engines.upstream.splicer import RENDERED_DIFFERENTLY, Splicer
 from clawctl.http_client import Client
 from clawctl.serve.answer_decoder import why_undecodable
-from clawctl.serve.dialects import EarlierAnswer, GenerationRequest, chat
+from clawctl.serve.dialects import chat
 from clawctl.serve.prompt import UNCERTAIN, render
 from clawctl.serve.recent_answers import prompt_digest
 from tests.serve.served import SPECIAL, Server

@@ -15,12 +15,12 @@ from clawctl.config import Recipe
 from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.steering import Steering, above_min_p, drawn, likeliest, penalised, steers, uniform
+from clawctl.engines.requests import CallStart, Refusal
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
 from clawctl.serve.answer_decoder import AnswerDecoder
-from clawctl.serve.dialects import Refusal, chat
+from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.fields import steering
-from clawctl.serve.text import CallStart
 from tests.serve.served import Server, logprobs_of, recipe_data
 
 PROMPT = list(range(3, 40))

@@ -9,13 +9,13 @@ from leasing import on_a_loop, use
 
 from clawctl.config import Recipe
 from clawctl.engines import Capabilities, Unanswered
+from clawctl.engines.requests import Refusal
 from clawctl.engines.upstream.targets import Targets
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Refusal
 from tests.waiting import until
 
 ADAPTERS = Capabilities(ids=True, logprobs=True, processed=True, adapters=True, weights=False)

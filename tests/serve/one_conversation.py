@@ -4,8 +4,8 @@ from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Choice, Dialect, Shown
-from clawctl.serve.text import Event
+from clawctl.engines.requests import Event, Shown
+from clawctl.serve.dialects import Choice, Dialect
 
 EXCHANGE = "x4Jdx4Jdx4Jdx4Jdx4Jdx4J7"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}

@@ -8,7 +8,8 @@ import orjson
 import pytest
 from served import Server
 
-from clawctl.serve.dialects import GenerationRequest, chat, messages, responses
+from clawctl.engines.requests import GenerationRequest
+from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.prompt import load_tokenizer, render
 from tests.named_models import TEXT_MODEL

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES
 
-from clawctl.serve.dialects import Refusal, chat, messages, responses
+from clawctl.engines.requests import Refusal
+from clawctl.serve.dialects import chat, messages, responses
 
 DEEP: Any = {}
 for _ in range(500):

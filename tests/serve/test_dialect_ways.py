@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, EXCHANGE, SCHEMA, speak
 
-from clawctl.serve.dialects import GenerationRequest, Refusal, chat, messages, responses
-from clawctl.serve.text import CallDelta, CallStart, Event
+from clawctl.engines.requests import CallDelta, CallStart, Event, GenerationRequest, Refusal
+from clawctl.serve.dialects import chat, messages, responses
 
 # ---- Responses: its own ways ---------------------------------------------------------------------------------------------------
 

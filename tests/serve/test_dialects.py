@@ -6,9 +6,9 @@ import orjson
 import pytest
 from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES, CHAT_TOOL, CONVERSATION, EXCHANGE, speak
 
+from clawctl.engines.requests import CallDelta, CallStart, Event, Extras, ReasoningDelta, Refusal, Shown, TextDelta
 from clawctl.run.handles import exchange_of
-from clawctl.serve.dialects import Choice, Extras, Refusal, Shown, chat, messages, responses
-from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
+from clawctl.serve.dialects import Choice, chat, messages, responses
 
 
 def test_the_same_conversation_is_the_same_ask_through_every_api() -> None:

@@ -13,12 +13,12 @@ from served import SPECIAL, Server
 from test_sdks import assert_one_trainable_session, claude, rows_since
 from transformers import AutoTokenizer
 
+from clawctl.engines.requests import TextDelta
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects import chat
 from clawctl.serve.dialects.messages import read as read_messages
 from clawctl.serve.dialects.responses import read as read_responses
 from clawctl.serve.prompt import load_tokenizer, render
-from clawctl.serve.text import TextDelta
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal
 from tests.named_models import TEXT_MODEL

@@ -7,7 +7,7 @@ import pytest
 from served import Server
 
 from clawctl.config import ServeConfig
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 from clawctl.serve.hosts import Hosts
 
 HERE = ["127.0.0.1", "127.0.0.1:30000", "localhost", "LOCALHOST:30000", "localhost.", "a.localhost", "[::1]:30000", "10.1.2.3:80"]

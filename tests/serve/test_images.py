@@ -16,6 +16,7 @@ from PIL import Image
 from clawctl.collect.canonical import text_of
 from clawctl.collect.rows import IMAGES, untrainable_reason
 from clawctl.config import PrivacyConfig, Recipe
+from clawctl.engines.requests import Refusal
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, open_run, published
@@ -23,7 +24,7 @@ from clawctl.run.images import has_images
 from clawctl.run.retention import expire
 from clawctl.run.rows import Exchange
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import Refusal, chat, messages, responses
+from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.images import MAX_IMAGES, MAX_PIXELS, check_images, size_of
 from tests.serve.test_capture import exchange
 

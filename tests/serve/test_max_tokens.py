@@ -17,11 +17,11 @@ from transformers import AutoTokenizer
 from clawctl.config import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL
 from clawctl.engines import Sampled
+from clawctl.engines.requests import CallDelta, CallStart, Event, GenerationRequest, Shown
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.capture import Capture
-from clawctl.serve.dialects import GenerationRequest, Shown, chat
-from clawctl.serve.text import CallDelta, CallStart, Event
+from clawctl.serve.dialects import chat
 from tests.waiting import until
 
 LOOK = {"name": "look", "parameters": {"type": "object", "properties": {}}}

@@ -13,8 +13,9 @@ from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES
 from served import Server
 
 from clawctl.collect.documents import read_file
+from clawctl.engines.requests import Refusal
 from clawctl.errors import ClawError
-from clawctl.serve.dialects import Refusal, chat, messages, responses
+from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_claims
 from clawctl.serve.intake import LongBodyChecker
 from clawctl.serve.request_sizes import ValueCount, check_request, largest_body

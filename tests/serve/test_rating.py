@@ -14,11 +14,11 @@ from served import Server
 from clawctl.collect.captures import parse_exchange
 from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
+from clawctl.engines.requests import Refusal
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
 from clawctl.run.rows import Exchange
-from clawctl.serve.dialects import Refusal
 from clawctl.serve.rating import Rating, RatingLimiter
 from tests.waiting import until
 

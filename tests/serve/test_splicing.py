@@ -9,7 +9,8 @@ import pytest
 from served import SPECIAL, Server
 from transformers import AutoTokenizer
 
-from clawctl.serve.dialects import GenerationRequest, chat
+from clawctl.engines.requests import GenerationRequest
+from clawctl.serve.dialects import chat
 from clawctl.serve.prompt import UNCERTAIN, render
 from clawctl.serve.recent_answers import RecentAnswers, digest, prompt_digest
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from clawctl.serve.dialects import GenerationRequest, Refusal, responses
+from clawctl.engines.requests import GenerationRequest, Refusal
+from clawctl.serve.dialects import responses
 from clawctl.serve.stored_responses import StoredResponses
 
 SAID = {"role": "assistant", "content": "yes"}

@@ -9,7 +9,8 @@ from one_conversation import AS_CHAT, AS_MESSAGES, AS_RESPONSES
 from served import Server
 from transformers import PreTrainedTokenizerBase
 
-from clawctl.serve.dialects import Refusal, chat, messages, responses
+from clawctl.engines.requests import Refusal
+from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.dialects.settings import check_known, check_settings
 from clawctl.serve.switches import switches
 

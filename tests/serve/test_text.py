@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from clawctl.serve.text import CallDelta, CallStart, Detokenizer, Event, Parser, ReasoningDelta, StopCutter, TextDelta, joined
+from clawctl.engines.requests import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
+from clawctl.serve.text import Detokenizer, Parser, StopCutter, joined
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from asking import body
 from served import Server
 
 from clawctl.config import Recipe
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 from clawctl.serve.intake import unpacked
 from scripts.asgi import serving
 from scripts.rehearsal import Rehearsal

@@ -14,10 +14,10 @@ from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
 from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Models
 from clawctl.engines.halt import Halt
+from clawctl.engines.requests import GenerationRequest, Refusal, Shown
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.answer_decoder import AnswerDecoder
-from clawctl.serve.dialects import GenerationRequest, Refusal, Shown
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known

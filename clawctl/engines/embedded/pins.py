@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from clawctl.engines.refusals import canary_refusal
+from clawctl.engines.requests import Refusal
 from clawctl.engines.slots import PinnedSlots
 from clawctl.serve.canary import CanaryFailure
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 

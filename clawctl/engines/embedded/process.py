@@ -45,10 +45,10 @@ from clawctl.engines.embedded.frames import (
     received,
 )
 from clawctl.engines.event_loop import OnLoop
+from clawctl.engines.requests import Refusal
 from clawctl.errors import ClawError
 from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
-from clawctl.serve.dialects import Refusal
 from clawctl.vision.reader import SentImage
 
 _log = logging.getLogger("clawctl.serve")

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from clawctl.engines import Sampled
+from clawctl.engines.requests import GenerationRequest, Prompt
 from clawctl.engines.upstream.adapters import Target
 from clawctl.engines.upstream.tokens import IDS_WANTED
-from clawctl.serve.dialects import GenerationRequest, Prompt
 
 if TYPE_CHECKING:
     from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing

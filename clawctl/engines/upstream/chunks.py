@@ -9,11 +9,11 @@ import msgspec
 
 from clawctl.engines import EngineFailure, Sampled
 from clawctl.engines.refusals import refusal
+from clawctl.engines.requests import CallDelta, CallStart, Event, ReasoningDelta, Shown, ShownToken, TextDelta
 from clawctl.engines.upstream.tokens import Clock, Tokens
 from clawctl.engines.upstream.wire import Chunk, ChunkMessage, Entry, Wire
 from clawctl.serve.answer_decoder import is_of_a_call
-from clawctl.serve.dialects import Shown, ShownToken
-from clawctl.serve.text import CallDelta, CallStart, Event, Parser, ReasoningDelta, TextDelta
+from clawctl.serve.text import Parser
 
 _CLIENT_ERRORS = range(400, 500)  # statuses of errors that the client caused
 

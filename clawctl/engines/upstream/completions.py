@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 
 from clawctl.engines import Sampled
+from clawctl.engines.requests import GenerationRequest, Shown
 from clawctl.engines.upstream.chunks import ChatConverter
 from clawctl.engines.upstream.wire import Chunk, Entry
 from clawctl.serve.answer_decoder import AnswerDecoder
-from clawctl.serve.dialects import GenerationRequest, Shown
 
 _COMPLETION_ONLY = ("text", "prompt_logprobs")
 _ID = "token_id:"

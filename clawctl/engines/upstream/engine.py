@@ -16,6 +16,7 @@ from clawctl.control_tokens import texts_of_engine
 from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt
 from clawctl.engines.refusals import refusal
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, path_of, without_limit
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
@@ -29,7 +30,6 @@ from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
-from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.sampling import altered_fields

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.engines.upstream.bodies import CallPlan
 from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
-from clawctl.serve.dialects import GenerationRequest, Refusal
 from clawctl.serve.prompt import Rendered, render_in_thread
 from clawctl.serve.sampling import altered_fields
 from clawctl.serve.work_queues import WorkQueues

@@ -13,6 +13,7 @@ from clawctl.config import Recipe
 from clawctl.engines import Capabilities, NotYet, Swap, Unanswered
 from clawctl.engines.event_loop import OnLoop
 from clawctl.engines.refusals import canary_refusal
+from clawctl.engines.requests import Refusal
 from clawctl.engines.upstream.adapters import Adapters, Target
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.engines.vllm.control import Control
@@ -21,7 +22,6 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import check_policy, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
-from clawctl.serve.dialects import Refusal
 
 _log = logging.getLogger("clawctl.serve")
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.25, 5.0  # before the next attempt to resume a paused engine

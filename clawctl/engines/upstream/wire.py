@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from clawctl.serve.dialects import Extras
+from clawctl.engines.requests import Extras
 
 _EVENT = b"data: "
 _SEPARATOR = b"\n\n" + _EVENT

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from clawctl.serve.dialects import GenerationRequest, Refusal
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
 
 MAX_NAMED: Final = 64  # names of unknown fields that are reported per request

@@ -5,9 +5,21 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import (
+    CallDelta,
+    CallStart,
+    Event,
+    Extras,
+    GenerationRequest,
+    ReasoningDelta,
+    Refusal,
+    Shown,
+    ShownToken,
+    TextDelta,
+)
 from clawctl.run.handles import call_id
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Choice, Extras, GenerationRequest, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects import Choice, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.settings import template_settings
@@ -16,7 +28,6 @@ from clawctl.serve.dialects.writing import ChunkDialect, chat_logprobs, chat_mes
 from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallDelta, CallStart, Event, ReasoningDelta, TextDelta
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool", "function": "tool"}
 _MAX_CHOICES = 128

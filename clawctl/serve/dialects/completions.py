@@ -10,14 +10,14 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import GenerationRequest, Prompt, Refusal, Shown, ShownToken, TextDelta
 from clawctl.run.rows import plain_prompt
-from clawctl.serve.dialects import Choice, GenerationRequest, Prompt, Refusal, Shown, ShownToken, fields
+from clawctl.serve.dialects import Choice, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import TextDelta
 
 DEFAULT_TOKENS = 16  # maximum tokens of an answer; the default of OpenAI and vLLM
 MAX_ANSWERS = 128  # per request: prompts times `n`

@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 
 Object = dict[str, Any]
 LATER_SYSTEM = "later system messages as user"

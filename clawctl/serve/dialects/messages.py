@@ -5,9 +5,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import CallStart, GenerationRequest, Refusal, ShownToken
 from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
+from clawctl.serve.dialects import Choice, fields
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.settings import template_settings
@@ -15,7 +16,6 @@ from clawctl.serve.dialects.tools import check_callable, client_tool, forced_cho
 from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, event_frame
 from clawctl.serve.hints import read_claims
 from clawctl.serve.sampling import engine_fields
-from clawctl.serve.text import CallStart
 
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 402: "billing_error", 403: "permission_error",
            404: "not_found_error", 405: "invalid_request_error", 413: "request_too_large", 429: "rate_limit_error",

@@ -6,9 +6,10 @@ from typing import Any
 
 import orjson
 
+from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
 from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Choice, GenerationRequest, Refusal, ShownToken, fields
+from clawctl.serve.dialects import Choice, fields
 from clawctl.serve.dialects.api import MAX_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.response_items import ClientTool, ClientTools, read_items, read_tools

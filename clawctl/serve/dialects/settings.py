@@ -7,7 +7,7 @@ template (`clawctl.serve.switches`), if it is known.
 
 from typing import Any, Final
 
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 from clawctl.serve.dialects.fields import Object, flag, object_or_none
 
 FIELD: Final = "chat_template_kwargs"

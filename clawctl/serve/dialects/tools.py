@@ -8,7 +8,7 @@ https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from clawctl.serve.dialects import Refusal
+from clawctl.engines.requests import Refusal
 from clawctl.serve.dialects.fields import Object, json_object
 
 CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; its function takes an object with this single string

@@ -8,11 +8,11 @@ from typing import Literal
 
 import orjson
 
+from clawctl.engines.requests import CallStart, Event, GenerationRequest, ReasoningDelta, Refusal, Shown, ShownToken, TextDelta
 from clawctl.run.handles import call_id
 from clawctl.run.rows import Message
-from clawctl.serve.dialects import Choice, Dialect, GenerationRequest, Refusal, Shown, ShownToken
+from clawctl.serve.dialects import Choice, Dialect
 from clawctl.serve.dialects.fields import Object
-from clawctl.serve.text import CallStart, Event, ReasoningDelta, TextDelta
 
 Kind = Literal["reasoning", "text", "call"]
 

@@ -11,9 +11,8 @@ import random
 from contextlib import nullcontext
 
 from clawctl.engines import Capabilities, Sampled
+from clawctl.engines.requests import Refusal, Shown, TextDelta
 from clawctl.errors import ClawError
-from clawctl.serve.dialects import Refusal, Shown
-from clawctl.serve.text import TextDelta
 
 
 class Answer:

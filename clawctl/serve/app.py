@@ -378,7 +378,7 @@ class Gateway:
             await asyncio.sleep(CHECK_EVERY_S)
             revoked = self._keys.pop_revoked()
             for answer in self._running if revoked else ():
-                if answer.key in revoked:
+                if answer.request.key in revoked:
                     answer.cancel()
 
     def cancel_running(self) -> None:

@@ -97,7 +97,7 @@ class Wandb:
             resume="allow",
             mode=config.wandb_mode,
             dir=str(run.train),
-            config=config.model_dump(mode="json", exclude={"teacher_api_key"}),
+            config=config.model_dump(mode="json", exclude={"teacher_api_key": True, "service": {"api_key"}}),
             settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
         )
 
@@ -140,7 +140,7 @@ class Trackio:
         trackio.init(
             project=config.tracker_project,
             name=run.root.name,
-            config=config.model_dump(mode="json", exclude={"teacher_api_key"}),
+            config=config.model_dump(mode="json", exclude={"teacher_api_key": True, "service": {"api_key"}}),
             resume="allow",
         )
 

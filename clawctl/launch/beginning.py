@@ -1,5 +1,6 @@
 """`clawctl init`: a recipe of one's own from three answers, with settings that fit this box or a named card."""
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,10 @@ def write_recipe(path: Path, answers: Answers, card: str | None) -> list[str]:
         text = with_value(text, "train.lora.quantize", None, "this card is large enough")
         text = with_value(text, "train.tokens_per_microbatch", 16384, "this card is large enough")
         text = with_value(text, "serve.kv_cache_tokens", 131072, "of all running conversations together")
-    publish_bytes(path, text.encode())
-    try:
-        changes, plan = fit(lambda settings: _loaded(path, settings), box)
-    except ClawError:
-        path.unlink()
-        raise
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / "draft.yaml"
+        draft.write_text(text)
+        changes, plan = fit(lambda settings: _loaded(draft, settings), box)
     publish_bytes(path, fitted(text, changes).encode())
     lines = [f"wrote {path}, from {origin.stem}", *plan.lines()]
     lines += [f"{change.key}: {change.value}  # {change.reason}" for change in changes]

@@ -1,14 +1,10 @@
 """What `clawctl doctor` finds out about this box for one recipe: what was found, what it is for, and how to mend it."""
 
-import fcntl
 import importlib.util
-import os
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -19,11 +15,11 @@ from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.launch.plan import plan_memory
 from clawctl.memory import GIB, box_at_hand
+from clawctl.run.box_disk import probe
 from clawctl.run.hint_places import with_hint
 
 Line = tuple[str, bool]  # the text, and whether the recipe cannot run like this
 _VLLM = (0, 32)  # what clawctl/engines/vllm/control.py needs
-_WRITTEN = 64 * 2**20
 _SLOW = 50e6  # bytes a second: a checkpoint of a large model would take minutes
 _SKEW_S = 2.0
 
@@ -139,18 +135,7 @@ def _disk(folder: Path) -> Iterator[Line]:
     while not folder.exists():
         folder = folder.parent
     try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".clawctl-doctor-") as file:
-            began = time.monotonic()
-            for _ in range(8):
-                file.write(bytes(_WRITTEN // 8))
-            file.flush()
-            os.fsync(file.fileno())
-            speed = _WRITTEN / (time.monotonic() - began)
-            os.utime(file.name)
-            skew = abs(os.stat(file.name).st_mtime - time.time())
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with Path(file.name).open() as other:
-                locks = _refuses(other.fileno())
+        speed, skew, locks = probe(folder)
     except OSError as error:
         yield f"disk: {folder} cannot be used: {error.strerror}; choose another --run", True
         return
@@ -163,14 +148,6 @@ def _disk(folder: Path) -> Iterator[Line]:
         yield f"clock: {folder} differs from this machine by {skew:.0f} s; synchronise both (NTP)", True
     if locks and skew <= _SKEW_S:
         yield "locks and clock: as they should be", False
-
-
-def _refuses(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    return False
 
 
 def _judge(recipe: Recipe) -> Iterator[Line]:

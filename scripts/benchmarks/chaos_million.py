@@ -49,6 +49,8 @@ _JUDGE = '''"""A reward model that costs nothing."""
 
 
 class Cheap:
+    reward_range = (-1, 1)
+
     async def score(self, prompt: str, response: str, next_state: str | None) -> float:
         return 1.0 if len(response) % 2 else -1.0
 '''
@@ -59,10 +61,19 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return [Row("million", metric, value, unit) for metric, value, unit in million(folder, turns, options.seed)]
 
 
+def million_recipe(folder: Path) -> Path:
+    """The recipe of the case, with a judge that costs nothing in place of the demo's model."""
+    (folder / "cheap.py").write_text(_JUDGE)
+    return write_recipe(folder, {**RECIPE, "judge": {"custom_rm": f"{folder / 'cheap.py'}:Cheap", "hints": "off"}})
+
+
+def recipes(folder: Path) -> list[Path]:
+    return [million_recipe(folder)]
+
+
 def million(folder: Path, turns: int, seed: int) -> list[Number]:
     """Process `turns` turns in a new run below `folder`. Returns the measurements during the run and at its end."""
-    (folder / "cheap.py").write_text(_JUDGE)
-    recipe = write_recipe(folder, {**RECIPE, "judge": {"custom_rm": f"{folder / 'cheap.py'}:Cheap", "hints": "off"}})
+    recipe = million_recipe(folder)
     run = open_run(folder / "run")
     intake = [sys.executable, "-m", "scripts.benchmarks.chaos_intake", str(run.root), str(recipe)]
     stages = [Stage("collect", run, recipe), Stage("judge", run, recipe), Stage("intake", run, recipe, own=intake)]

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from clawctl.config import load_recipe
 from scripts.wishes.judge import judge_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -53,6 +54,7 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
         recipe[key] = {**recipe.get(key, {}), **value} if isinstance(value, dict) else value
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    load_recipe(path)  # a recipe that breaks a rule is refused here, also in `scripts/bench all --rehearse`
     return path
 
 

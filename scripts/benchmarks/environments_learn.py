@@ -17,13 +17,14 @@ import shutil
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from clawctl.config import load_recipe
 from clawctl.environments import ENVIRONMENTS, Outcome, Split, Task, create
 from clawctl.environments.player import play_task
 from clawctl.run.directory import RunDir, open_run
@@ -128,6 +129,16 @@ def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: boo
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe, sort_keys=False))
     return path
+
+
+def recipes(folder: Path) -> Iterator[Path]:
+    """The recipes of all kinds and variants, which `scripts/bench all --rehearse` loads."""
+    for kind in KINDS:
+        for variant in VARIANTS:
+            path = write_recipe(kind, variant, 0, folder, is_quick=True)
+            play = load_recipe(path).play
+            create(ENVIRONMENTS.load(str(play.env), "play.env"), str(play.env), "play.env", play.options)
+            yield path
 
 
 def reward_of(record: Mapping[str, Any]) -> float:

@@ -1,10 +1,8 @@
 """The server, case by case: `scripts/bench serve [--case NAME] [--quick] [--json FILE]`; without --case all of them."""
 
-import argparse
 import importlib
-from pathlib import Path
 
-from scripts.benchmarks.table import report
+from scripts.benchmarks.table import make_parser, report
 
 _CASES = {
     "vllm-cpu": "serve_vllm",
@@ -17,11 +15,9 @@ _CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = make_parser(__doc__ or "")
     parser.add_argument("--case", choices=[*_CASES], action="append", help="only this one; may be given several times")
     parser.add_argument("--setting", action="append", help="only this one of vllm-matrix; may be given several times")
-    parser.add_argument("--quick", action="store_true", help="end within three minutes a case, keep every row")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     given = parser.parse_args()
     if given.setting and given.case != ["vllm-matrix"]:
         parser.error("--setting needs --case vllm-matrix")

@@ -10,6 +10,7 @@ import sys
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,10 +30,19 @@ def arguments(description: str) -> argparse.Namespace:
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Make a parser with --quick and --json, which all benchmarks accept."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rehearse", action="store_true", help="check the options and end")
     parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    def parse_args(self, *arguments: Any, **more: Any) -> argparse.Namespace:  # type: ignore[override]
+        options: argparse.Namespace = super().parse_args(*arguments, **more)
+        if options.rehearse:
+            raise SystemExit(0)
+        return options
 
 
 def report(name: str, rows: list[Row], file: Path | None) -> None:

@@ -25,6 +25,7 @@ WORST = -1.0
 
 Split = Literal["train", "eval"]
 Status = Literal["done", "failed"]
+Verdict = Literal["trusted", "unverified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Outcome:
     # it is. It takes the place of a reward. None: no hint, and the turns are trained on rewards alone.
     hint: str | None = None
     hint_place: HintPlace | None = None  # where the calls of this episode contain the hint; None: they do not contain it
+    verdict: Verdict = "trusted"  # "unverified": the grade rests on something that the judged work says of itself
 
     def __post_init__(self) -> None:
         if self.status not in ("done", "failed"):

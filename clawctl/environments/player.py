@@ -387,6 +387,7 @@ class Player:
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
+            verdict=outcome.verdict,
         )  # fmt: skip
 
     async def _server_again(self) -> None:

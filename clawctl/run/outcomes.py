@@ -65,6 +65,7 @@ class SessionOutcome:
     episode: dict[str, Any] | None = None  # the episode's line in `episodes/`, if clawctl played it
     hint: str | None = None  # what the teacher of its turns reads besides their prompts; "": nothing; None: there is no hint
     hint_place: HintPlace | None = None  # where its prompts contain the hint; None: they do not
+    verdict: str = "trusted"  # or "unverified": the grade rests on something that the judged work says of itself
 
     def __post_init__(self) -> None:
         numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
@@ -105,6 +106,7 @@ class SessionOutcome:
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
             "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
             "settled": self.settled, "hint": self.hint, "hint_place": self.hint_place,
+            "verdict": self.verdict,
         }  # fmt: skip
         return {**(self.episode or {}), **fields}
 

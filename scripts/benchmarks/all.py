@@ -38,7 +38,7 @@ def main() -> None:
 
 def rehearse() -> tuple[list[str], list[str]]:
     """Return what is wrong, and what needs a package that is not installed here."""
-    modules, problems, left_out = dict[str, ModuleType](), [], []
+    modules, problems, left_out = dict[str, ModuleType](), list[str](), list[str]()
     for path in sorted(_FOLDER.glob("*.py")):
         try:
             modules[path.stem] = importlib.import_module(f"scripts.benchmarks.{path.stem}")

@@ -1,7 +1,8 @@
 """Checks the built-in environments: the sandbox is secure, and verdicts are correct and cannot be forged.
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and without any action), `cheats` (the best score
-that an agent gets by attacking its verdict), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
+that an agent gets by attacking its verdict), `idioms` (modules that solve nothing, under twenty idioms of tests), `scripts`
+(attacks on fourteen styles of `test.sh`), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
 episodes affect the others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex,
 Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement improves a policy on held-out tasks).
 NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
@@ -20,11 +21,15 @@ from scripts.benchmarks.environments_learn import KINDS, VARIANTS
 from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
-CASES = ("oracle", "noop", "cheats", "breakout", "faults", "kill", "load", "harness", "learn")
+CASES = ("oracle", "noop", "cheats", "idioms", "scripts", "breakout", "faults", "kill", "load", "harness", "learn")
 BARS = {  # metric of a case: the smallest and largest values that pass
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
     ("cheats", "score_max"): (0.0, 0.0),
+    ("idioms", "forged_share"): (0.0, 0.0),
+    ("idioms", "honest_refused"): (0.0, 0.05),
+    ("scripts", "forged_share"): (0.0, 0.0),
+    ("scripts", "honest_lost"): (0.0, 0.0),
     ("breakout", "escaped"): (0.0, 0.0),
     ("faults", "advantage_change"): (0.0, 1e-9),
     ("kill", "lost_outcomes"): (0.0, 0.0),

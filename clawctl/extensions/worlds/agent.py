@@ -32,11 +32,15 @@ class Worked:
     log: str = ""  # for people
 
 
-def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool) -> Outcome:
-    """The outcome of a graded episode. `steps`: also reward its single turns."""
+def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool, accepts_unverified: bool = False) -> Outcome:
+    """The outcome of a graded episode. `steps`: also reward its single turns.
+
+    A verdict that cannot be trusted earns nothing, unless the user accepts it.
+    """
     shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
-    rewards = worked.steps if steps else {}
-    return Outcome(score.value, {"solved": score.value == 1}, rewards, ending=worked.ending, log=log, example=shown)
+    reward = score.value if score.verdict == "trusted" or accepts_unverified else 0.0
+    rewards, parts = worked.steps if steps else {}, {"solved": reward == 1}
+    return Outcome(reward, parts, rewards, ending=worked.ending, log=log, example=shown, verdict=score.verdict)
 
 
 Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds

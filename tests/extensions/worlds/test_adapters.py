@@ -216,7 +216,7 @@ def test_a_foreign_program_gets_only_named_variables() -> None:
 @pytest.mark.parametrize("folder", ["extensions/worlds", "eval"])
 def test_each_program_that_an_environment_or_a_suite_starts_is_given_its_variables(folder: str) -> None:
     root = Path(clawctl.__file__).parent / folder
-    inside = {"inside.py", "attempts.py", "run_tests.py"}  # run in a sandbox
+    inside = {"inside.py", "attempts.py", "run_tests.py", "graded_code.py"}  # run in a sandbox
     calls = ("subprocess.Popen", "subprocess.run", "asyncio.create_subprocess_exec")
     starts = [
         (path.name, node)

@@ -1,15 +1,9 @@
 """Repositories and questions: tasks, verdicts, and whole episodes against a scripted server."""
 
-import ast
 import asyncio
 import json
-import re
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable
-from decimal import Decimal
-from enum import StrEnum
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +15,13 @@ from clawctl.errors import ClawError
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
 from clawctl.extensions.worlds.swe.environment import Swe, solve
 from clawctl.extensions.worlds.swe.families import draw_task
-from clawctl.extensions.worlds.swe.rows import SweTask, read_rows
+from clawctl.extensions.worlds.swe.rows import read_rows
 from clawctl.extensions.worlds.terminal.environment import Terminal
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
 from clawctl.extensions.worlds.toolcall.environment import ToolCall
 from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
 from clawctl.extensions.worlds.toolcall.tools import problem_of, read_tools
 from clawctl.extensions.worlds.verdicts.python_code import clean, is_same
-from clawctl.extensions.worlds.verdicts.run_tests import HiddenLiteral, LiteralRemover, compare, text_of
 from clawctl.run.endpoint import Endpoint
 from tests.stub_http import StubHandler, StubServer, running
 
@@ -82,7 +75,7 @@ def test_with_steps_each_command_is_worth_how_it_ended_and_the_other_turns_nothi
         return f"```bash\n{command}\n```" if (command := next(commands, None)) else "submit"
 
     outcome = episode(Terminal(steps=True), task, work)
-    assert outcome.steps == {"turn2": 1, "turn4": -1}
+    assert outcome.steps == {"chatcmpl-turn2": 1, "chatcmpl-turn4": -1}
     assert episode(Terminal(), task, lambda messages: "submit").steps == {}
 
 
@@ -99,7 +92,7 @@ def test_a_tool_call_is_answered_from_the_sandbox() -> None:
         function = {"name": "calculator", "arguments": arguments}
         return {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
 
-    assert episode(ToolCall(steps=True), task, call).steps == {"turn1": 1}
+    assert episode(ToolCall(steps=True), task, call).steps == {"chatcmpl-turn1": 1}
     outcome = episode(ToolCall(), task, call)
     assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
 
@@ -131,110 +124,6 @@ def test_a_drawn_repository_is_worth_one_with_its_patch_and_nothing_without() ->
     assert asyncio.run(solve(task, "")).value == 0
 
 
-# A row of SWE-bench, which has tests alone: one compares with a literal, and one with a name.
-TESTS = b"""from calc import add, twice
-
-WANTED = 8
-
-
-def test_add():
-    assert add(2, 3) == 5
-
-
-def test_twice():
-    assert twice(4) == WANTED
-"""
-FILES = {"calc.py": b"def add(a, b):\n    return 0\n\n\ndef twice(a):\n    return 0\n"}
-EQUAL = "class E:\n    __eq__ = lambda a, b: True\n"
-BY_TURNS = """import json, os
-first = not os.path.exists("/tmp/mark"); open("/tmp/mark", "w").close()
-names = ["/app/tests/test_calc.py::test_" + name for name in ("add", "twice")]
-lines = [json.dumps([name, "passed" if first else "failed"]) for name in names] + [json.dumps(["end", 0]), ""]
-for number in range(3, 64):
-    try: os.write(number, chr(10).join(lines).encode())
-    except OSError: pass
-os._exit(0)
-"""
-SEARCHES = """import sys
-frame, texts = sys._getframe(), []
-while frame is not None:
-    for value in list(frame.f_locals.values()):
-        texts += [one for one in (value.values() if isinstance(value, dict) else [value]) if isinstance(one, bytes)]
-    frame = frame.f_back
-def add(a, b): return 5 if any(b"add(2, 3) == 5" in text for text in texts) else 0
-def twice(a): return 2 * a
-"""
-CHEATS = {  # the agent's files, and why their score is 0
-    "a literal is compared with a value that equals everything": (
-        f"{EQUAL}def add(a, b): return E()\ndef twice(a): return 2 * a\n", "a value that is not plain: .*test_add"
-    ),
-    "a name is compared with a value that equals everything": (
-        f"{EQUAL}def add(a, b): return a + b\ndef twice(a): return E()\n", "with another expected value: .*test_twice"
-    ),
-    "reports are written by hand, as each of the two runs wants them": (BY_TURNS, "not passed: .*test_add"),
-    "the tests' text is taken from the memory of the process that compares": (SEARCHES, "not passed: .*test_add"),
-}  # fmt: skip
-
-
-@needs_sandbox
-@pytest.mark.parametrize("name", CHEATS)
-def test_code_that_deceives_its_tests_is_worth_nothing(name: str) -> None:
-    row = SweTask("a", "", FILES, ("tests/test_calc.py::test_add", "tests/test_calc.py::test_twice"), {"tests/test_calc.py": TESTS})
-    code, why = CHEATS[name]
-    score = asyncio.run(solve(row, f"cat > calc.py <<'EOF'\n{code}EOF"))
-    assert score.value == 0
-    assert re.search(why, score.log), score.log
-
-
-class Word(StrEnum):
-    RED = "red"
-
-
-@pytest.mark.parametrize(
-    ("value", "literal", "same"),
-    [
-        (5.0, 5, True),
-        (True, 1, True),
-        ([1, 2], (1, 2), False),
-        (frozenset({1}), {1}, True),
-        (OrderedDict(a=[1]), {"a": [1]}, True),
-        ({"a": 1}.keys(), {"a"}, True),
-        (Decimal("0.1"), 0.1, False),
-        (Fraction(1, 2), 0.5, True),
-        (Word.RED, "red", True),
-        (bytearray(b"a"), b"a", True),
-        (None, 0, False),
-        ("x" * 100_000, "x" * 100, False),
-    ],
-)
-def test_a_value_that_a_test_reports_is_compared_as_python_compares_it(value: Any, literal: Any, same: bool) -> None:
-    assert (value == literal) is same
-    assert HiddenLiteral("test", literal, always=True, near=False).is_same(text_of(value)) is same
-
-
-def test_the_literals_of_a_test_are_not_in_the_file_that_runs_and_each_has_to_be_reported() -> None:
-    text = """def test_a(self):
-    assert f(1) == 777
-    with open("x") as file:
-        assert 778 == file.read()
-    if f(2):
-        assert f(3) == 779
-    self.assertEqual(f(4), [780])
-    assert f(5) == pytest.approx(781.5)
-"""
-    test = ast.parse(text).body[0]
-    hidden = LiteralRemover("test").hide(test)
-    assert [(one.literal, one.always) for one in hidden.values()] == [
-        (777, True), (778, True), (779, False), ([780], True), (781.5, True)
-    ]  # fmt: skip
-    assert not re.search("77|78", ast.unparse(ast.fix_missing_locations(test)))
-    seen = [(key, repr(one.literal)) for key, one in hidden.items()]
-    assert compare(hidden, seen) == (set(), set())
-    assert compare(hidden, [*seen[:2], *seen[3:]]) == (set(), set())
-    assert compare(hidden, seen[1:]) == ({"test"}, set())
-    assert compare(hidden, [*seen, (seen[0][0], "778")]) == ({"test"}, set())
-
-
 def test_files_that_change_how_tests_run_are_restored() -> None:
     before = {"conftest.py": b"old", "a.py": b"", "json/__init__.py": b"theirs", "tests/helpers.py": b"strict"}
     agents = {"conftest.py": b"new", "a.py": b"better", "tests/test_a.py": b"easy", "pytest.ini": b"", "x/conftest.py": b""}
@@ -246,8 +135,9 @@ def test_files_that_change_how_tests_run_are_restored() -> None:
         "tests/new.py": b"n",
         "tests/helpers.py": b"lax",
     }
-    graded = files_of(clean(tar_of(agents), before, {"tests/test_a.py": b"hard"}))
-    assert graded == {
+    cleaned, not_its_own = clean(tar_of(agents), before, {"tests/test_a.py": b"hard"})
+    assert not_its_own == {"conftest.py", "tests/test_a.py", "tests/helpers.py"}
+    assert files_of(cleaned) == {
         "conftest.py": b"old", "a.py": b"better", "tests/test_a.py": b"hard", "json/__init__.py": b"better",
         "tests/helpers.py": b"strict",
     }  # fmt: skip

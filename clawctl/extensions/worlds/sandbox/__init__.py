@@ -21,7 +21,7 @@ from typing import Any
 from clawctl.extensions.worlds.sandbox.bubblewrap import Bubblewrap
 from clawctl.extensions.worlds.sandbox.plan import HOME, TOOLS, Limits, SandboxFailed, SandboxKind, SandboxOver, SandboxPlan
 
-__all__ = ["TOOLS", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxKind", "SandboxOver", "kind_of", "open_sandbox"]
+__all__ = ["HOME", "TOOLS", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxKind", "SandboxOver", "kind_of", "open_sandbox"]
 
 _START_S = 30.0
 _GRACE_S = 15.0  # added to a command's time limit; after that, the sandbox counts as broken
@@ -92,11 +92,15 @@ class Sandbox:
         if "problem" in answer:
             raise ValueError(answer["problem"])
 
-    async def snapshot(self) -> bytes:
-        """End all processes and return the working folder as a tar. Raises ValueError if the folder is too large."""
+    async def end_processes(self) -> None:
+        """End all processes of commands. Raises SandboxFailed if some remain."""
         answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
         if "problem" in answer:
             raise SandboxFailed(answer["problem"])
+
+    async def snapshot(self) -> bytes:
+        """End all processes and return the working folder as a tar. Raises ValueError if the folder is too large."""
+        await self.end_processes()
         request = {
             "do": "pack",
             "folder": self._place(self.folder),

@@ -14,7 +14,7 @@ from clawctl.extensions.worlds.harness import make_harness
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
-from clawctl.extensions.worlds.sandbox.tars import tar_of
+from clawctl.extensions.worlds.sandbox.tars import tar_of, without
 from clawctl.extensions.worlds.splits import rows_of
 from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask, patched, read_rows
@@ -31,10 +31,11 @@ class Swe:
     `repositories`: the folder of the rows' repositories. `harness`: the command of another agent, which runs in the sandbox in
     place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward single turns: 1 for a
     command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended. `sandbox`: the kind of sandbox
-    for the commands (`docs/environments.md`)."""
+    for the commands (`docs/environments.md`). `accept_unverified`: reward verdicts that rest on what the graded code says of its
+    own objects."""
 
     metrics = ("reward", "solved")
-    version = "1"
+    version = "2"
     worst = 0.0
 
     def __init__(
@@ -47,10 +48,11 @@ class Swe:
         see: str = "",
         steps: bool = False,
         sandbox: str | Mapping[str, Any] | None = None,
+        accept_unverified: bool = False,
     ) -> None:
         self.kind = read_kind(sandbox)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
-        self.steps = steps
+        self.steps, self.accept_unverified = steps, accept_unverified
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
@@ -70,7 +72,7 @@ class Swe:
             await sandbox.put(tar_of(spec.files))
             worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
-        return outcome_of(spec.statement, worked, score, self.steps)
+        return outcome_of(spec.statement, worked, score, self.steps, self.accept_unverified)
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:
@@ -88,16 +90,13 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
         after = await patched(task.files, task.test_patch, task.limits)
         tests |= {name: text for name, text in after.items() if task.files.get(name) != text}
     tests |= {name: task.files[name] for test in task.tests if (name := test.split("::")[0]) in task.files and name not in tests}
-    code = clean(snapshot, task.files, tests)
+    code, not_its_own = clean(snapshot, task.files, tests)
     if task.calls:
-        verdict = await run_calls(code, task.calls, _FOLDER, task.limits, task.verdict_s)
+        verdict = await run_calls(without(code, not_its_own), task.calls, _FOLDER, task.limits, task.verdict_s)
         if verdict.value < 1:
             return verdict
 
-    async def reference() -> bytes | None:
-        return clean(tar_of(await patched(task.files, task.patch, task.limits)), task.files, tests) if task.patch else None
-
-    return await run_pytest(code, task.tests, _FOLDER, task.limits, task.verdict_s, reference)
+    return await run_pytest(code, not_its_own, task.tests, _FOLDER, task.limits, task.verdict_s)
 
 
 async def solve(task: SweTask, commands: str | None = None) -> Graded:

@@ -32,7 +32,7 @@ class Terminal:
     agent reports how commands ended. `sandbox`: the kind of sandbox for the commands (`docs/environments.md`)."""
 
     metrics = ("reward", "solved")
-    version = "1"
+    version = "2"
     worst = 0.0
 
     def __init__(

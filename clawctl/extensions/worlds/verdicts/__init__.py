@@ -1,18 +1,24 @@
 """Verdicts on the files that an agent leaves behind.
 
 Each verdict is computed in a fresh sandbox, from a snapshot taken after all of the agent's processes have ended. The tests are
-added only then, where the graded code cannot change them. If the graded code stops, delays or floods a verdict, the verdict is 0,
-because a policy learns every way to avoid grading. Only a sandbox that does not start is not blamed on the policy.
+added only then. They run in one sandbox and the graded code in another (`separation.py`). If the graded code stops, delays or
+floods a verdict, the verdict is 0, because a policy learns every way to avoid grading. Only a sandbox that does not start is not
+blamed on the policy.
 """
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.environments import Verdict
 from clawctl.extensions.worlds.sandbox import Sandbox, SandboxOver
 
 _INSIDE = Path(__file__).parent
 _LOG = 4000
+
+
+TRUSTED: Verdict = "trusted"
+UNVERIFIED: Verdict = "unverified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class Graded:
 
     value: float
     log: str
+    verdict: Verdict = TRUSTED  # "unverified": it rests on something that the graded code says of itself
 
     def __post_init__(self) -> None:
         if not 0 <= self.value <= 1:

@@ -4,17 +4,18 @@ import json
 import math
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Any
 
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of, without
-from clawctl.extensions.worlds.verdicts import Graded, inside, nothing, shortened
-from clawctl.extensions.worlds.verdicts.test_script import PYTEST
+from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
 # Files that change how tests run. The agent's versions are replaced by the original ones.
-_OF_THE_TESTS = {
+OF_THE_TESTS = {
     "conftest.py",
     "pytest.ini",
     ".pytest.ini",
@@ -24,31 +25,32 @@ _OF_THE_TESTS = {
     "setup.cfg",
     "pyproject.toml",
 }
-_OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
+OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
 _COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
 _TEST_FOLDERS = {"test", "tests", "testing"}
 _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
 
 
-def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> bytes:
+def clean(snapshot: bytes, before: Mapping[str, bytes], tests: Mapping[str, bytes]) -> tuple[bytes, set[str]]:
     """The code to grade, as a tar: the agent's files without those that could change the tests, plus `tests`.
 
-    Test folders are restored to their original state, because they may contain files that the tests import.
+    Test folders are restored to their original state, because they may contain files that the tests import. The second value has
+    the paths of all files that are not the agent's.
     """
     files, folders = files_of(snapshot), {folder for path in tests if (folder := _test_folder(path)) is not None}
     left_out = {path for path in files if _is_of_the_tests(path, before) or path.startswith(tuple(folders))} | set(tests)
     put_back = {
-        path: text for path, text in before.items() if os.path.basename(path) in _OF_THE_TESTS or path.startswith(tuple(folders))
+        path: text for path, text in before.items() if os.path.basename(path) in OF_THE_TESTS or path.startswith(tuple(folders))
     } | dict(tests)
     kept = files_of(without(snapshot, left_out | set(put_back)))
-    return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back)
+    return tar_of({path: text for path, text in kept.items() if not _is_below(path, put_back)} | put_back), set(put_back)
 
 
 def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
     name, folder = os.path.basename(path), path.split("/")[0]
     inner = path.split("/")[1] if folder == "src" and "/" in path else folder
     shadows = inner.removesuffix(".py") in _SHADOWS and not any(old == path or old.startswith(f"{folder}/") for old in before)
-    return name in _OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
+    return name in OF_THE_TESTS or "__pycache__" in path or (path not in before and (name.endswith(_COMPILED) or shadows))
 
 
 def _test_folder(path: str) -> str | None:
@@ -64,67 +66,50 @@ def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
 
 
 async def run_pytest(
-    code: bytes,
-    wanted: Sequence[str],
-    folder: str,
-    limits: Limits,
-    timeout: float,
-    reference: Callable[[], Awaitable[bytes | None]],
+    code: bytes, tests: Collection[str], wanted: Sequence[str], folder: str, limits: Limits, timeout: float
 ) -> Graded:
-    """1 if each of these tests (`tests/test_a.py::test_b`) passes in `code`, a tar made by `clean`; otherwise 0.
+    """1 if each of the `wanted` tests (`tests/test_a.py::test_b`) passes in `code`, a tar made by `clean`; otherwise 0.
 
-    `reference` returns code that is known to be right, or None. If a test also passes with other expected values, it counts only if
-    the right code behaves in the same way. Raises SandboxFailed.
+    `tests` are the paths of test files in it. The verdict is unverified if a test believes what the code says of its own objects.
+    Raises SandboxFailed.
     """
-    report, log = await _tests(code, wanted, folder, limits, timeout)
-    if report is None:
-        return nothing(log)
-    names = [f"{folder}/{name}" for name in wanted]
-    odd, right = [name for name in names if name.split("[")[0] in report["odd"]], None
-    if odd and (known := await reference()) is not None:
-        right, _ = await _tests(known, wanted, folder, limits, timeout)
-    if odd and (right is None or any(name.split("[")[0] not in right["odd"] for name in odd)):
-        return nothing(f"these compare a literal with a value that is not plain: {', '.join(odd[:5])}\n{shortened(log)}")
-    if odd:  # the right code returns such values too, so the tests themselves have to compare
-        report, log = await _tests(code, wanted, folder, limits, timeout, "--shown")
-        if report is None:
-            return nothing(log)
-    missing = [name for name in names if not _among(name, report["passed"]) or _among(name, report["failed"])]
-    if missing:
-        return nothing(f"not passed: {', '.join(missing[:5])}\n{shortened(log)}")
-    turned = [name for name in names if report["turned"].get(name.split("[")[0])]
-    believed = [name for name in turned if _among(name, report["twins"]) or not _among(name, report["twins_failed"])]
-    if believed and (known := await reference()) is not None:
-        right, _ = await _tests(known, wanted, folder, limits, timeout)
-        believed = [name for name in believed if right is None or not _among(name, right["twins"])]
+    local = [f"{folder}/{path}" for path in sorted({*tests, *_folders_of(tests)})]
+    limits = replace(limits, seconds=timeout + 30, network=False)
+    words = [f"{TOOLS}/run_tests.py", "--json", *sorted({name.split("::")[0] for name in wanted})]
+    try:
+        async with (
+            open_graded(without(code, set(tests)), folder, limits) as socket,
+            open_linked(socket, folder, limits, test_programs(local), PYTEST) as sandbox,
+        ):
+            ran = await _run(sandbox, words, code, b"", timeout)
+    except ValueError as error:
+        return nothing(f"the snapshot does not fit: {error}")
+    if isinstance(ran, str):
+        return nothing(ran)
+    try:
+        report = json.loads(ran.output)
+        log = shortened(str(report["log"]))
+    except (ValueError, KeyError, TypeError):
+        return nothing(f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}")
+    missing = [name for name in wanted if not _among(name, report["passed"]) or _among(name, report["failed"])]
+    if missing or "collection" in report["failed"]:
+        return nothing(f"not passed: {', '.join(missing[:5])}\n{log}")
+    believed = [name for name in wanted if _among(name, report["unverified"])]
     if believed:
-        return nothing(
-            f"these also pass, or report nothing, with another expected value: {', '.join(believed[:5])}\n{shortened(log)}"
-        )
-    return Graded(1.0, shortened(log))
+        return Graded(1.0, f"these rest on what the code says of its own objects: {', '.join(believed[:5])}\n{log}", UNVERIFIED)
+    return Graded(1.0, log)
+
+
+def _folders_of(tests: Collection[str]) -> set[str]:
+    """Test folders, and the folders in them. Python may import each of them as a package."""
+    tops = {path: top.rstrip("/") for path in tests if (top := _test_folder(path)) is not None}
+    return {
+        str(parent) for path, top in tops.items() for parent in PurePath(path).parents if PurePath(top) in (parent, *parent.parents)
+    }
 
 
 def _among(name: str, others: Sequence[str]) -> bool:
     return any(other == name or other.startswith(f"{name}[") for other in others)
-
-
-async def _tests(
-    code: bytes, wanted: Sequence[str], folder: str, limits: Limits, timeout: float, *options: str
-) -> tuple[dict[str, Any] | None, str]:
-    files = sorted({name.split("::")[0] for name in wanted})
-    fixed = {f"{TOOLS}/run_tests.py": inside("run_tests.py")}
-    words = [f"{TOOLS}/run_tests.py", "--json", *options, "--root", folder, *files]
-    ran = await _in_sandbox(words, code, b"", folder, limits, timeout, fixed, PYTEST)
-    if isinstance(ran, str):
-        return None, ran
-    try:
-        report = json.loads(ran.output)
-        return report, str(report["log"])
-    except (ValueError, KeyError, TypeError):
-        return (
-            None,
-            f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}",
-        )
 
 
 async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:

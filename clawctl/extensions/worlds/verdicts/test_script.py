@@ -1,32 +1,34 @@
 """Verdicts in Harbor's format: `tests/test.sh` writes a number to `/logs/verifier/reward.txt`.
 
-The script itself is trusted, but the processes that it starts are not. Nothing is installed: programs that the script needs must be
-on this machine, and `run_tests.py` replaces `pytest`. Before the script writes its reward, all processes that it started are
-killed, and reward files that they wrote are removed.
+The script runs in one sandbox with the tests, and the graded code in another (`separation.py`). The script sees the agent's files
+as data. Programs among them, and modules that Python imports, run in the other sandbox. Its shell cannot execute anything but the
+system's programs. Nothing is installed: programs that the script needs must be on this machine.
 """
 
+import io
 import json
+import shutil
+import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.extensions.worlds.sandbox import TOOLS, Limits, SandboxKind, SandboxOver, kind_of, open_sandbox
-from clawctl.extensions.worlds.sandbox.tars import tar_of
+from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, SandboxKind, SandboxOver, kind_of
 from clawctl.extensions.worlds.verdicts import Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts.python_code import OF_THE_TESTS
+from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
-PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
 _LOGS = "/logs/verifier"
 _SHELL = f"{TOOLS}/shell"  # an unreadable copy of bash, so other processes of the same user cannot access its memory
-# The trap runs before each command of the script. `kill -9 -1` kills everything except the script and process 1.
-_GUARD = f"""unset BASH_ENV
-guard() {{
-  case "$1" in *{_LOGS}*|*reward*) kill -9 -1 2>/dev/null; chmod -R u+rwX {_LOGS} 2>/dev/null;; esac
-  case "$1" in *">"*reward*) chmod u+rwx {_LOGS} 2>/dev/null; rm -rf {_LOGS}/reward.*;; esac
-}}
-trap 'guard "$BASH_COMMAND"' DEBUG
-"""
+# Programs that run what they are given. If that is the graded code's, they run in its sandbox; the second group always does.
+_RUNNERS = ("bash", "sh", "dash", "timeout", "env", "nohup", "nice", "setsid", "stdbuf", "xargs", "time")
+_BUILDERS = (
+    *("make", "cmake", "gcc", "g++", "cc", "c++", "clang", "cargo", "rustc", "go", "node", "npm", "npx", "perl", "ruby", "php"),
+    *("java", "javac", "lua", "Rscript"),
+)
+_IS_GRADED = inside("functions.sh").decode().partition("_define_graded")[0]
 _INSTALL = """#!/bin/bash
 case " $* " in *" install "*) ;; *) exit 0;; esac
 missing=0
@@ -61,14 +63,53 @@ GIVEN_PYTHONPATH=$PYTHONPATH PYTHONPATH={TOOLS}/python exec {python} -P -s "$@"
     texts = {
         "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "python": interpreter,
         "python3": interpreter, "apt-get": _INSTALL, "apt": _INSTALL, "curl": nothing_to_do, "pip": nothing_to_do,
-        "pip3": nothing_to_do, "sudo": '#!/bin/bash\nexec "$@"\n',
+        "pip3": nothing_to_do, "sudo": '#!/bin/bash\nexec "$@"\n', "graded": _graded(kind, '"$@"'),
     }  # fmt: skip
+    is_local = kind.name == "bubblewrap"  # an image may have others
+    texts |= {name: _runner(kind, name) for name in _RUNNERS if not is_local or shutil.which(name)}
+    texts |= {name: _graded(kind, f'{name} "$@"') for name in _BUILDERS if not is_local or shutil.which(name)}
+    texts = {name: text.replace("#!/bin/bash", "#!/bin/bash -p") for name, text in texts.items()}  # without BASH_ENV
     return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {
-        f"{TOOLS}/run_tests.py": inside("run_tests.py"),
         f"{TOOLS}/python/sitecustomize.py": inside("sitecustomize.py"),
-        f"{TOOLS}/guard.sh": _GUARD.encode(),
+        f"{TOOLS}/graded_program.py": inside("graded_program.py"),
+        f"{TOOLS}/confined_shell.py": inside("confined_shell.py"),
+        f"{TOOLS}/functions.sh": inside("functions.sh"),
         _SHELL: Path("/bin/bash").read_bytes(),
     }
+
+
+def _graded(kind: SandboxKind, words: str) -> str:
+    return f"#!/bin/bash\nunset BASH_ENV\nexec {kind.python()} -I -S {TOOLS}/graded_program.py {words}\n"
+
+
+def _runner(kind: SandboxKind, name: str) -> str:
+    """A program that runs in the other sandbox if an argument is a file of the graded code, as does a shell's standard input."""
+    is_shell = name in ("bash", "sh", "dash")
+    real = _SHELL if is_shell else f"$(PATH=${{PATH#{TOOLS}/bin:}} command -v {name})"
+    stop_at = f'-c|-*c) exec {real} "$@";;' if is_shell else ""
+    last = f'exec {kind.python()} -I -S {TOOLS}/graded_program.py {name} "$@"' if is_shell else f'exec "{real}" "$@"'
+    chosen = f'*) exec {real} "$@";;' if is_shell else ""
+    return f"""#!/bin/bash
+{_IS_GRADED}for word in "$@"; do
+  _graded "$word" && exec {kind.python()} -I -S {TOOLS}/graded_program.py {name} "$@"
+  case "$word" in {stop_at} -*) ;; {chosen} esac
+done
+{last}
+"""
+
+
+def data_of(snapshot: bytes, tests: Mapping[str, bytes]) -> bytes:
+    """The agent's files as data: none is executable, and none changes how tests run, except those that the tests have as well."""
+    known, out = {sha256(content).digest() for content in tests.values()}, io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(snapshot)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
+        for entry in given:
+            content = given.extractfile(entry).read() if entry.isreg() else None  # type: ignore[union-attr]
+            if Path(entry.name).name in OF_THE_TESTS and content is not None and sha256(content).digest() not in known:
+                continue
+            if content is not None:
+                entry.mode &= ~0o111
+            kept.addfile(entry, None if content is None else io.BytesIO(content))
+    return out.getvalue()
 
 
 async def run_script(
@@ -80,59 +121,43 @@ async def run_script(
     variables: Mapping[str, str] = MappingProxyType({}),
 ) -> Graded:
     """Run `tests/test.sh` on a snapshot. `variables` are the task's variables. Raises SandboxFailed."""
-    written = {name: tests[name] for name in _turned(tests)}
-    fixed = {**programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items() if name not in written}}
-    digests = {f"/tests/{name}": sha256(content).hexdigest() for name, content in written.items()}
-    fixed[f"{TOOLS}/tests.json"] = json.dumps(digests).encode()
     limits = replace(limits, seconds=timeout + 30, network=False)
-    async with open_sandbox(folder, limits, fixed, PYTEST, folders=("/tests",)) as sandbox:
-        try:
-            await sandbox.put(tar_of(written), "/tests")
-            await sandbox.put(snapshot)
-        except ValueError as error:
-            return nothing(f"the snapshot does not fit: {error}")
-        sandbox.define({name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")})
-        try:
+    fixed = {**test_programs([]), **programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items()}}
+    own = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
+    try:
+        async with (
+            open_graded(snapshot, folder, limits, {**own, "CLAWCTL_FOLDERS": f"{folder}:/tmp:{HOME}"}) as socket,
+            open_linked(socket, folder, limits, fixed, PYTEST) as sandbox,
+        ):
+            await sandbox.put(data_of(snapshot, tests))
+            sandbox.define({**own, "CLAWCTL_FOLDERS": f"{folder}:/tmp:{HOME}"})
             await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
-            variables = {"BASH_ENV": f"{TOOLS}/guard.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
-            ran = await sandbox.run([_SHELL, "/tests/test.sh"], timeout=timeout, environment=variables)
+            environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
+            confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
+            ran = await sandbox.run(confined, timeout=timeout, environment=environment)
             if ran.timed_out:
                 return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
             if ran.code < 0:
                 return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
-            alive = await sandbox.run([sandbox.kind.python(), "-I", "-S", "-c", _OTHERS])
-            if alive.output.strip() != "0":
-                return nothing(f"processes were left running after the tests\n{shortened(ran.output)}")
+            await sandbox.end_processes()
             for name in _reward_files(tests):
                 verdict_text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
                 if verdict_text.code == 0:
                     break
-        except SandboxOver as error:
-            return nothing(f"the tests ended the sandbox: {error}")
+    except ValueError as error:
+        return nothing(f"the snapshot does not fit: {error}")
+    except SandboxOver as error:
+        return nothing(f"the tests ended the sandbox: {error}")
     score = _number(verdict_text.output) if verdict_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
     return Graded(score, shortened(ran.output))
 
 
-def _turned(tests: Mapping[str, bytes]) -> set[str]:
-    """The test files that `run_tests.py` has to rewrite for pytest. Others are read-only, so the graded code cannot edit them."""
-    scripts = [content.decode(errors="replace") for name, content in tests.items() if not name.endswith(".py")]
-    asked = "\n".join(line for script in scripts for line in script.replace("\\\n", " ").splitlines() if "pytest" in line)
-    test_files = {name for name in tests if Path(name).name.startswith("test_") or name.endswith("_test.py")}
-    return {name for name in tests if name.endswith(".py") and asked and (name in test_files or Path(name).name in asked)}
-
-
 def _reward_files(tests: Mapping[str, bytes]) -> tuple[str, ...]:
     """The files that may hold the reward. A file that the tests never mention was not written by them and does not count."""
     names = ("reward.txt", "reward.json")
     return tuple(name for name in names if any(name.encode() in content for content in tests.values())) or names
-
-
-_OTHERS = """import os
-others = [name for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid())]
-print(sum(open(f"/proc/{name}/stat").read().rsplit(")", 1)[1].split()[0] != "Z" for name in others))
-"""
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,215 @@
+"""Runs the graded code, in a sandbox of its own, for tests that run in another one (`remote_modules.py`). Standard library only.
+
+    graded_code.py
+
+Each connection gets a process. It receives requests as JSON lines: import a module, read an attribute, call an object. Values are
+answered as plain data (`crossing.py`). Everything here can be changed by the graded code, so nothing that it answers is more than
+a value: the comparison is on the other side.
+"""
+
+import asyncio
+import base64
+import builtins
+import contextlib
+import enum
+import errno
+import importlib
+import inspect
+import io
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+OWN = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, OWN)
+
+from crossing import SOCKET, Files, contents, decode, digests, encode, plain_base  # type: ignore[import-not-found]  # noqa: E402
+
+_GIVEN = sys.stdlib_module_names | {"builtins"}
+
+
+def main() -> None:
+    sys.path[:] = [path for path in sys.path if path != OWN]
+    while True:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(SOCKET)
+        if not connection.recv(1, socket.MSG_PEEK):
+            return
+        if os.fork() == 0:
+            Worker(connection).serve()
+            os._exit(0)
+        connection.close()
+
+
+class Worker:
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.lines = connection.makefile("rw", encoding="utf-8", newline="\n")
+        self.objects: dict[int, Any] = {}
+        self.files = Files()
+
+    def serve(self) -> None:
+        while line := self.lines.readline():
+            self.answer(self.result(json.loads(line)))
+
+    def answer(self, message: dict[str, Any]) -> None:
+        self.lines.write(json.dumps({**message, "files": self.files.changed()}) + "\n")
+        self.lines.flush()
+
+    def result(self, request: dict[str, Any]) -> dict[str, Any]:
+        self.files.write(request["files"])
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        with contextlib.suppress(OSError):
+            os.chdir(request["folder"])
+        printed, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
+            try:
+                message = {"value": self.encoded(self.do(request))}
+            except BaseException as error:  # noqa: BLE001 the graded code's, also SystemExit
+                message = {"raised": self.encoded(error)}
+        return {**message, "printed": [printed.getvalue(), errors.getvalue()]}
+
+    def do(self, request: dict[str, Any]) -> Any:
+        what, arguments = request["do"], [self.decoded(value) for value in request["arguments"]]
+        if what == "import":
+            sys.path[:0] = [path for path in arguments[1] if path not in sys.path]
+            return importlib.import_module(arguments[0])
+        if what in ("digests", "write", "read", "program"):
+            return getattr(self, what)(*arguments)
+        target, *arguments = arguments
+        if what == "get":
+            return getattr(target, *arguments)
+        if what == "set":
+            return setattr(target, *arguments)
+        if what == "delete":
+            return delattr(target, *arguments)
+        if what == "state":
+            return dict(vars(target)) if hasattr(target, "__dict__") else {name: getattr(target, name) for name in target.__slots__}
+        if what == "plain":
+            base = plain_base(target)
+            return None if base is None else base(target)
+        if what == "special":
+            name, *arguments = arguments
+            if isinstance(target, type) and name == "__iter__":
+                return iter(list(target))  # type: ignore[call-overload]
+            if not hasattr(type(target), name):
+                raise TypeError(f"{type(target).__name__!r} object does not support {name}")
+            return getattr(type(target), name)(target, *arguments)
+        options = {name: self.decoded(value) for name, value in request.get("options", {}).items()}
+        result = target(*arguments, **options)
+        return asyncio.run(result) if inspect.iscoroutine(result) else result
+
+    def digests(self) -> dict[str, str]:
+        found: dict[str, str] = digests()
+        return found
+
+    def write(self, changes: dict[str, str | None]) -> None:
+        self.files.write(changes)
+
+    def read(self, paths: list[str]) -> dict[str, str | None]:
+        found: dict[str, str | None] = contents(paths)
+        return found
+
+    def program(self, words: list[str], given: str, may_run: list[str]) -> int:
+        """Run a program and send its output. Returns its exit code. It ends with the connection."""
+        for path in may_run:
+            os.chmod(path, 0o755)
+        options: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+        process: Any
+        try:
+            try:
+                process = subprocess.Popen(words, **options)
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                process = subprocess.Popen(["/bin/bash", *words], **options)  # as a shell runs a script without `#!`
+        except OSError as error:
+            self.lines.write(json.dumps({"stream": "err", "data": _coded(f"{error}\n".encode()), "files": {}}) + "\n")
+            return 126 if isinstance(error, PermissionError) else 127
+        threading.Thread(target=_feed, args=(process, base64.b64decode(given)), daemon=True).start()
+        with selectors.DefaultSelector() as streams:
+            streams.register(process.stdout, selectors.EVENT_READ, "out")
+            streams.register(process.stderr, selectors.EVENT_READ, "err")
+            streams.register(self.connection, selectors.EVENT_READ, "end")
+            while len(streams.get_map()) > 1:
+                ready, has_ended = streams.select(0.2), process.poll() is not None
+                if has_ended and not ready:
+                    break  # a process that it left behind still has its output open
+                for key, _ in ready:
+                    data = b"" if key.data == "end" else os.read(key.fd, 1 << 16)
+                    if key.data == "end":  # nobody waits for the program
+                        os.killpg(process.pid, signal.SIGKILL)
+                        os._exit(0)
+                    if not data:
+                        streams.unregister(key.fileobj)
+                        continue
+                    self.lines.write(json.dumps({"stream": key.data, "data": _coded(data), "files": {}}) + "\n")
+                    self.lines.flush()
+        return int(process.wait())
+
+    def decoded(self, value: Any) -> Any:
+        return decode(value, self.from_reference)
+
+    def from_reference(self, reference: dict[str, Any]) -> Any:
+        if "object" in reference:
+            return self.objects[reference["object"]]
+
+        def callback(*arguments: Any, **options: Any) -> Any:
+            encoded = {name: self.encoded(value) for name, value in options.items()}
+            self.answer({"callback": reference["callable"], "arguments": list(map(self.encoded, arguments)), "options": encoded})
+            reply = json.loads(self.lines.readline())
+            self.files.write(reply["files"])
+            if "raised" in reply:
+                raise getattr(builtins, reply["raised"][0], RuntimeError)(reply["raised"][1])
+            return self.decoded(reply["value"])
+
+        return callback
+
+    def encoded(self, value: Any) -> Any:
+        return encode(value, self.reference)
+
+    def reference(self, value: Any) -> dict[str, Any]:
+        """How an object is described that is no plain data: by a number, and by what the other side needs to stand in for it."""
+        self.objects[id(value)] = value
+        described: dict[str, Any] = {"object": id(value)}
+        if isinstance(value, ModuleType):
+            return {**described, "module": value.__name__}
+        if isinstance(value, type):
+            bases = [self.encoded(base) for base in value.__bases__ if base is not object]
+            plain = next((base.__name__ for base in value.__mro__ if base.__module__ == "builtins"), "object")
+            is_enum = isinstance(value, enum.EnumMeta)
+            if value.__module__.split(".")[0] in _GIVEN and issubclass(value, BaseException):
+                described |= {"given": [value.__module__, value.__qualname__]}
+            return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum}
+        if inspect.isroutine(value):
+            return {**described, "function": getattr(value, "__name__", "?"), "async": inspect.iscoroutinefunction(value)}
+        described |= {"type": self.encoded(type(value)), "callable": callable(value)}
+        if isinstance(value, BaseException):
+            described |= {"exception": [self.encoded(argument) for argument in value.args], "text": str(value)}
+        if isinstance(value, enum.Enum):
+            described["member"] = value.name
+        base = plain_base(value)
+        if base is not None and (base not in (list, dict, set) or type(value).__module__.split(".")[0] in _GIVEN):
+            described["plain"] = self.encoded(base(value))
+        return described
+
+
+def _coded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _feed(process: "subprocess.Popen[bytes]", given: bytes) -> None:
+    with contextlib.suppress(OSError), process.stdin:  # type: ignore[union-attr]
+        process.stdin.write(given)  # type: ignore[union-attr]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,378 @@
+"""Stands in for the modules under test in the process that runs the tests. Standard library only.
+
+The graded code runs in another sandbox (`graded_code.py`). Functions are called there, and plain results are compared here. An
+object that is no plain data is represented by a stand-in: its attributes are read and its methods are called there. What a test
+then believes is the graded code's own claim if it compares the object itself, or if a method answers yes or no although the test
+never made the object. Such a test is not verified (`Session.claims`).
+"""
+
+import base64
+import builtins
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from crossing import SOCKET, Files, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
+
+# Special methods that an object forwards. What the second group answers decides a test by itself.
+_FORWARDED = (
+    *("len", "iter", "next", "getitem", "setitem", "delitem", "call", "enter", "exit", "str", "format", "reversed", "bytes"),
+    *("fspath", "int", "float", "index", "complex", "round", "abs", "neg", "pos", "invert", "trunc", "floor", "ceil", "divmod"),
+    *(f"{side}{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow") for side in ("", "r", "i")),
+    *("lshift", "rshift", "and", "or", "xor"),
+)
+_CLAIMS = ("lt", "le", "gt", "ge", "contains")
+_OWN = "_clawctl_"
+
+
+_PLAIN = (str, int, float, tuple, frozenset, bytes, list, dict, set)
+
+
+class GradedCodeEnded(Exception):
+    """The process of the graded code is gone."""
+
+
+class Session:
+    """The connection to the graded code."""
+
+    def __init__(self) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(SOCKET)
+        self._lines = connection.makefile("rw", encoding="utf-8", newline="\n")
+        self._objects: dict[int, Any] = {}
+        self._callables: list[Callable[..., Any]] = []
+        self._files = Files()
+        self.claims: list[str] = []  # what the graded code claimed since this list was cleared
+        self._sent: dict[str, str] = {}  # digests of the files that the graded code has
+        if "CLAWCTL_FOLDERS" in os.environ:
+            self.send_files()
+
+    def send_files(self) -> None:
+        """Let the graded code have the files that the tests have changed."""
+        theirs, own = self.ask("digests"), digests()
+        gone: dict[str, str | None] = {path: None for path in theirs if path not in own}
+        self.ask("write", contents(path for path in own if theirs.get(path) != own[path]) | gone)
+        self._sent = own
+
+    def fetch_files(self) -> None:
+        """Take over the files that the graded code has changed, as data that is not executable."""
+        theirs = self.ask("digests")
+        gone: dict[str, str | None] = {path: None for path in self._sent if path not in theirs}
+        self._files.write(self.ask("read", [path for path in theirs if self._sent.get(path) != theirs[path]]) | gone)
+
+    def ask(self, what: str, *arguments: Any, **options: Any) -> Any:
+        """Let the graded code do something. Raises what it raises."""
+        encoded = {name: self._encoded(value) for name, value in options.items()}
+        self._send({"do": what, "arguments": list(map(self._encoded, arguments)), "options": encoded,
+                    "environment": dict(os.environ), "folder": os.getcwd()})  # fmt: skip
+        while "value" not in (reply := self._receive()) and "raised" not in reply:
+            if "callback" in reply:
+                self._send(self._called_back(reply))
+            else:
+                os.write(1 if reply["stream"] == "out" else 2, base64.b64decode(reply["data"]))
+        out, errors = reply.get("printed", ("", ""))
+        sys.stdout.write(out)
+        sys.stderr.write(errors)
+        if "raised" in reply:
+            raised = self._decoded(reply["raised"])
+            raise raised if isinstance(raised, BaseException) else RuntimeError(str(raised))
+        return self._decoded(reply["value"])
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._lines.write(json.dumps({**message, "files": self._files.changed()}) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise GradedCodeEnded("the process of the graded code has ended") from error
+
+    def _receive(self) -> dict[str, Any]:
+        try:
+            reply: dict[str, Any] = json.loads(self._lines.readline())
+            self._files.write(reply["files"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise GradedCodeEnded("the process of the graded code has ended, or answers nothing readable") from error
+        return reply
+
+    def _called_back(self, reply: dict[str, Any]) -> dict[str, Any]:
+        try:
+            options = {name: self._decoded(value) for name, value in reply["options"].items()}
+            called = self._callables[reply["callback"]]
+            return {"value": self._encoded(called(*map(self._decoded, reply["arguments"]), **options))}
+        except Exception as error:  # noqa: BLE001 the test's own, which the graded code may expect
+            return {"raised": [type(error).__name__, str(error)]}
+
+    def _encoded(self, value: Any) -> Any:
+        return encode(value, self._reference)
+
+    def _reference(self, value: Any) -> dict[str, Any]:
+        number = value.__dict__.get(f"{_OWN}id") if hasattr(value, "__dict__") else None
+        if number is not None:
+            return {"object": number}
+        if not callable(value):
+            raise TypeError(f"a value of {type(value).__name__} cannot be given to the graded code")
+        self._callables.append(value)
+        return {"callable": len(self._callables) - 1}
+
+    def _decoded(self, value: Any) -> Any:
+        return decode(value, self._stand_in)
+
+    def _stand_in(self, described: dict[str, Any]) -> Any:
+        number = int(described["object"])
+        if number not in self._objects:
+            self._objects[number] = self._made(number, described)
+        return self._objects[number]
+
+    def _made(self, number: int, described: dict[str, Any]) -> Any:
+        if "module" in described:
+            return sys.modules.get(described["module"]) or RemoteModule(described["module"], self, number)
+        if "class" in described:
+            return self._class(number, described)
+        if "function" in described:
+            return self._function(number, described)
+        made = self._decoded(described["type"])
+        if "exception" in described:
+            instance = made.__new__(made, *map(self._decoded, described["exception"]))
+        elif "plain" in described:
+            instance = made.__new__(made, self._decoded(described["plain"]))
+            if isinstance(instance, list | dict | set):
+                mutable: Any = next(kind for kind in (list, dict, set) if isinstance(instance, kind))
+                mutable.__init__(instance, self._decoded(described["plain"]))
+        else:
+            instance = object.__new__(made)
+        instance.__dict__.update({f"{_OWN}id": number, f"{_OWN}member": described.get("member")})
+        return instance
+
+    def _class(self, number: int, described: dict[str, Any]) -> Any:
+        if "given" in described:  # an exception of the standard library is its own type here as well
+            module, name = described["given"]
+            found = getattr(import_module(module), name, None) if module in sys.stdlib_module_names else None
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return found
+        plain = getattr(builtins, described["plain"], object)
+        bases: tuple[Any, ...] = tuple(base for base in map(self._decoded, described["bases"]) if isinstance(base, type))
+        if plain in _PLAIN and not any(issubclass(base, plain) for base in bases):
+            bases = (*(base for base in bases if base is not RemoteObject), plain)
+        if not any(issubclass(base, RemoteObject) for base in bases):
+            bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
+        own = {f"{_OWN}id": number, f"{_OWN}session": self, f"{_OWN}enum": described["enum"]}
+        try:
+            return RemoteType(str(described["class"]), bases, own)
+        except TypeError:  # bases that cannot be combined here
+            return RemoteType(str(described["class"]), (RemoteObject,), own)
+
+    def _function(self, number: int, described: dict[str, Any]) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            return self.ask("call", function, *arguments, **options)
+
+        async def call_later(*arguments: Any, **options: Any) -> Any:
+            return call(*arguments, **options)
+
+        function = call_later if described["async"] else call
+        function.__name__ = str(described["function"])
+        function.__dict__[f"{_OWN}id"] = number
+        return function
+
+
+class RemoteType(type):
+    """A class of the graded code. Its instances are made there."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        made = cls._clawctl_session.ask("call", cls, *arguments, **options)
+        if not isinstance(made, cls) or (isinstance(made, tuple) and tuple(made)[: len(arguments)] != arguments):
+            cls._clawctl_session.claims.append(f"what {cls.__name__} makes")
+        elif type(made) is cls and not cls._clawctl_enum:
+            made.__dict__[f"{_OWN}given"] = (arguments, options)
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith(_OWN):
+            raise AttributeError(name)
+        found = cls._clawctl_session.ask("get", cls, name)
+        if isinstance(found, RemoteObject) and found.__dict__.get(f"{_OWN}member") not in (None, name):
+            found.__dict__[f"{_OWN}member"] = None  # an alias: what it equals is the graded code's claim
+        return found
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            return super().__setattr__(name, value)
+        cls._clawctl_session.ask("set", cls, name, value)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(list(cls._clawctl_session.ask("special", cls, "__iter__")))
+
+    def __getitem__(cls, name: Any) -> Any:
+        return cls._clawctl_session.ask("special", cls, "__getitem__", name)
+
+
+class RemoteObject(metaclass=RemoteType):
+    """An object of the graded code that is no plain data."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith((_OWN, "__pytest", "_pytest")):
+            raise AttributeError(name)
+        session: Session = type(self)._clawctl_session
+        found = session.ask("get", self, name)
+        if f"{_OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
+            if isinstance(found, bool):
+                session.claims.append(f"the attribute {name} of an object")
+            elif callable(found) and not isinstance(found, type):
+                return _watched(session, found, name)
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):  # the context of an exception
+            return super().__setattr__(name, value)
+        type(self)._clawctl_session.ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        type(self)._clawctl_session.ask("delete", self, name)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        session: Session = type(self)._clawctl_session
+        for name in ("__bool__", "__len__"):
+            if session.ask("get", type(self), name, None) is not None:
+                return bool(session.ask("special", self, name))
+        return True
+
+    def __repr__(self) -> str:
+        return str(type(self)._clawctl_session.ask("special", self, "__repr__"))
+
+    def __eq__(self, other: object) -> bool:
+        session: Session = type(self)._clawctl_session
+        if self is other and self.__dict__.get(f"{_OWN}member"):
+            return True
+        plain = session.ask("plain", self)
+        if plain is not None and not isinstance(other, RemoteObject):
+            return bool(plain == other)
+        if type(self) is type(other) and _is_made(self, other) and _state(self) is not None and _state(self) == _state(other):
+            return True
+        answer = session.ask("special", self, "__eq__", other) is True
+        session.claims.append(f"an object of {type(self).__name__} is {'equal' if answer else 'not equal'}")
+        return answer
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def _is_made(*values: Any) -> bool:
+    """Whether the test made one of the objects itself."""
+    return any(f"{_OWN}given" in value.__dict__ for value in values)
+
+
+def _state(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object. None if they are not plain, or lack what the test gave to make the object."""
+    if not isinstance(value, RemoteObject):
+        return None
+    try:
+        state: Any = type(value)._clawctl_session.ask("state", value)
+    except Exception:  # noqa: BLE001 an object without attributes
+        return None
+    arguments, options = value.__dict__.get(f"{_OWN}given", ((), {}))
+    if not isinstance(state, dict) or any(isinstance(inner, RemoteObject) for inner in state.values()) or not state:
+        return None
+    kept = list(state.values())[: len(arguments)] == list(arguments) and all(state.get(name) == options[name] for name in options)
+    return state if kept else None
+
+
+def _watched(session: Session, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        if isinstance(result, bool):
+            session.claims.append(f"the method {name} of an object")
+        return result
+
+    call.__dict__.update(function.__dict__)
+    return call
+
+
+def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
+    def call(self: RemoteObject, *arguments: Any) -> Any:
+        session: Session = type(self)._clawctl_session
+        if is_claim:
+            session.claims.append(f"{name} of an object of {type(self).__name__}")
+        if name == "__call__":
+            return session.ask("call", self, *arguments)
+        return session.ask("special", self, name, *[None if name == "__exit__" else value for value in arguments])
+
+    return call
+
+
+for _name in (*_FORWARDED, *_CLAIMS):
+    type.__setattr__(RemoteObject, f"__{_name}__", _forward(f"__{_name}__", _name in _CLAIMS))
+
+
+class RemoteModule(ModuleType):
+    """A module of the graded code."""
+
+    def __init__(self, name: str, session: Session, number: int) -> None:
+        super().__init__(name)
+        self.__dict__.update({f"{_OWN}id": number, f"{_OWN}session": session, "__path__": []})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith((_OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
+            raise AttributeError(name)
+        session: Session = self.__dict__[f"{_OWN}session"]
+        found = session.ask("get", self, name)
+        if name != name.upper() and name[0].isupper() and not isinstance(found, type):
+            session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
+        return found
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__") or isinstance(value, ModuleType):
+            self.__dict__[name] = value
+        else:
+            self.__dict__[f"{_OWN}session"].ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__dict__[f"{_OWN}session"].ask("delete", self, name)
+
+
+class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds modules as Python does, and loads those of the graded code in the other sandbox.
+
+    `trusted` are folders whose modules are loaded here, and `tests` files of the tests among the graded code.
+    """
+
+    def __init__(self, trusted: Sequence[str], tests: Sequence[str]) -> None:
+        self.session: Session | None = None
+        self._trusted, self._tests = tuple(f"{folder}/" for folder in trusted), frozenset(tests)
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname.split(".")[0] in sys.stdlib_module_names:
+            return None
+        parent = sys.modules.get(fullname.rpartition(".")[0])
+        folders = parent.__dict__.get(f"{_OWN}folders", path) if parent is not None else path
+        spec = importlib.machinery.PathFinder.find_spec(fullname, folders)
+        if spec is None:
+            return None
+        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+        if all(place.startswith(self._trusted) or place in self._tests for place in places):
+            return spec
+        return importlib.machinery.ModuleSpec(fullname, self, loader_state=spec.submodule_search_locations, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        self.session = self.session or Session()
+        folders = [path or os.getcwd() for path in sys.path if not f"{path or os.getcwd()}/".startswith(self._trusted)]
+        module: ModuleType = self.session.ask("import", spec.name, folders)
+        module.__dict__[f"{_OWN}folders"] = list(spec.loader_state or ())
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+    def take_claims(self) -> list[str]:
+        """What the graded code has claimed since the last call."""
+        claims = [] if self.session is None else self.session.claims[:]
+        if self.session is not None:
+            self.session.claims.clear()
+        return claims

@@ -4,6 +4,7 @@ import asyncio
 import json
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from clawctl.extensions.worlds.swe.rows import read_rows
 from clawctl.extensions.worlds.terminal.environment import Terminal
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
 from clawctl.extensions.worlds.toolcall.environment import ToolCall
-from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, is_right, number_in, read_questions
+from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, is_right, number_in, read_questions
 from clawctl.extensions.worlds.toolcall.tools import problem_of, read_tools
 from clawctl.extensions.worlds.verdicts.python_code import clean, is_same
 from clawctl.run.endpoint import Endpoint
@@ -218,13 +219,34 @@ def test_an_answer_is_right_by_its_box_or_its_last_number() -> None:
     question = Question("q", "?", "1024")
     for right in (r"so \boxed{1,024}", "First 3, then 1024.", r"\boxed{3} no, \boxed{1024}"):
         assert is_right(right, question), right
-    for wrong in ("", "1024 or 3", r"1024 \boxed{3}", "10240"):
+    for wrong in ("", "1024 or 3", r"1024 \boxed{3}", "10240", "$9^{9^{9^9}}$"):
         assert not is_right(wrong, question), wrong
     assert number_in("3/4") == 0.75
     assert problem_of("__import__('os')") is not None
     assert problem_of("2 ** (3 + 4)") is None
     for text in ("'a' * 10 ** 9", "b'a' * 9", "True + 1", "None", "..."):
         assert "only numbers" in str(problem_of(text))
+
+
+@pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is missing: pip install -e '.[test]'")
+@pytest.mark.parametrize(
+    ("wanted", "reply", "right", "decided"),
+    [
+        ("8", "Answer: 8. I used 2 steps", True, "math-verify"),
+        (r"(3, \frac{\pi}{2})", r"\boxed{\left(3, \frac{\pi}{2}\right)}", True, "math-verify"),
+        (r"\frac{1}{2}", "so it is 0.5", True, "math-verify"),
+        (r"2\sqrt{3}", r"\boxed{\sqrt{12}}", True, "math-verify"),
+        (r"\{1, 2\}", r"\boxed{\{2, 1\}}", True, "math-verify"),
+        (r"(1, 2)", r"\boxed{[1, 2]}", False, "math-verify"),
+        ("x^2", r"\boxed{x^3}", False, "math-verify"),
+        ("Paris", "It is:\nParis.", True, "text"),
+        ("Paris", "Lyon", False, "text"),
+        ('{"a": [1, 2.0]}', 'So:\n```json\n{ "a": [1.0, 2] }\n```', True, "JSON"),
+        ('{"a": [1, 2]}', '{"a": [2, 1]}', False, "JSON"),
+    ],
+)
+def test_an_answer_is_compared_by_what_it_means(wanted: str, reply: str, right: bool, decided: str) -> None:
+    assert decide(reply, Question("q", "?", wanted)) == (right, decided)
 
 
 def test_drawn_tasks_are_the_same_for_the_same_number() -> None:

@@ -1,5 +1,6 @@
 """`toolcall`: the agent answers a question, and may call tools that run in a sandbox."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,7 +14,7 @@ from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.splits import rows_of
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
-from clawctl.extensions.worlds.toolcall.questions import Question, draw_question, gym_questions, is_right, read_questions
+from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, gym_questions, read_questions
 from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
 from clawctl.run.endpoint import Endpoint
 
@@ -29,7 +30,7 @@ class ToolCall:
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "1"
+    version = "2"
     worst = 0.0
 
     def __init__(
@@ -87,12 +88,14 @@ class ToolCall:
                 failed = any(answer["content"].startswith("error: ") for answer in answers)
                 steps[message["turn_id"]] = -1.0 if failed else 1.0
         if question.any_call:
-            right = bool(calls_made)
+            right, decided = bool(calls_made), "calls"
+        elif question.calls is not None:
+            right, decided = is_same_call(calls_made, question.calls, tools), "calls"
         else:
-            right = is_right(reply, question) if question.calls is None else is_same_call(calls_made, question.calls, tools)
+            right, decided = await asyncio.to_thread(decide, reply, question)
         shown = {"prompt": question.text, "reply": reply, "calls": len(calls_made), "answer": question.answer}
         parts = {"solved": right, "called": bool(calls_made)}
-        return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, example=shown)
+        return Outcome(float(right), parts, steps if self.steps else {}, ending=ending, log=f"decided by {decided}", example=shown)
 
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
         result = await use(sandbox, call, self.command_s, self._code)

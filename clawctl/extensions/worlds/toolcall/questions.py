@@ -12,10 +12,14 @@ from typing import Any
 
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.splits import read_each
+from clawctl.extensions.worlds.toolcall.mathematics import verifier
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
+from clawctl.extensions.worlds.verdicts.python_code import is_same
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a single letter
+_OPENS = re.compile(r"[\[{]")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
 
 
@@ -129,29 +133,59 @@ def _text_of(messages: Any) -> str:
 
 
 def is_right(reply: str, question: Question) -> bool:
-    """Whether a reply gives the answer in its last box; without a box, as its last number or on its last line."""
+    """Whether a reply gives the answer."""
+    return decide(reply, question)[0]
+
+
+def decide(reply: str, question: Question) -> tuple[bool, str]:
+    """Whether a reply gives the answer, and what decided: "reasoning-gym", "JSON", "math-verify" or "text".
+
+    The answer is in the reply's last box; without a box, math-verify looks for it. Where it is not installed, or the wanted answer
+    is no mathematics, the last number or the last line counts.
+    """
     if question.answer is None:
-        return False
-    boxed = _BOXED.findall(reply)
+        return False, "text"
+    boxed, wanted = _BOXED.findall(reply), question.answer.strip()
     if question.entry is not None:
         import reasoning_gym
 
         family, entry = question.entry
         answer = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
         if answer and float(reasoning_gym.get_score_answer_fn(family)(answer, entry)) >= 1:
-            return True
-    wanted = number_in(question.answer)
+            return True, "reasoning-gym"
+    if wanted[:1] in ("{", "[") and (value := _json_in(wanted)) is not None:
+        given = _json_in(boxed[-1] if boxed else reply)
+        return given is not None and is_same(given, value), "JSON"
+    if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
+        same = mathematics.is_same(wanted, f"\\boxed{{{boxed[-1]}}}" if boxed else reply)
+        if same is not None:
+            return same, "math-verify"
+    return _is_right_as_text(reply, boxed, wanted), "text"
+
+
+def _json_in(text: str) -> Any:
+    """The last JSON object or list in a text. None if there is none."""
+    decoder, found, place = json.JSONDecoder(), None, 0
+    while (match := _OPENS.search(text, place)) is not None:
+        try:
+            found, place = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            place = match.end()
+    return found
+
+
+def _is_right_as_text(reply: str, boxed: list[str], wanted: str) -> bool:
+    number = number_in(wanted)
     if boxed:
-        answer = number_in(boxed[-1])
-        return boxed[-1].strip() == question.answer.strip() or (wanted is not None and answer == wanted)
-    if wanted is None:
+        return boxed[-1].strip() == wanted or (number is not None and number_in(boxed[-1]) == number)
+    if number is None:
         lines = reply.strip().splitlines()
-        return bool(lines) and question.answer.strip().lower() in (
+        return bool(lines) and wanted.lower() in (
             lines[-1].strip().lower().rstrip("."),
             lines[-1].split(":")[-1].strip().lower(),
         )
     numbers = _NUMBER.findall(reply)
-    return bool(numbers) and number_in(numbers[-1]) == wanted
+    return bool(numbers) and number_in(numbers[-1]) == number
 
 
 def number_in(text: str) -> float | None:

@@ -31,7 +31,7 @@ def arguments(description: str) -> argparse.Namespace:
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Make a parser with --quick and --json, which all benchmarks accept."""
     parser = _Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rehearse", action="store_true", help="check the options and end")
+    parser.add_argument("--check-options", action="store_true", help="end after the options were read")
     parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     return parser
@@ -40,7 +40,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
 class _Parser(argparse.ArgumentParser):
     def parse_args(self, *arguments: Any, **more: Any) -> argparse.Namespace:  # type: ignore[override]
         options: argparse.Namespace = super().parse_args(*arguments, **more)
-        if options.rehearse:
+        if options.check_options:
             raise SystemExit(0)
         return options
 

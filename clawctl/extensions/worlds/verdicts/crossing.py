@@ -74,7 +74,7 @@ def plain_base(value: Any) -> type | None:
     return next((base for base in _BASES if isinstance(value, base)), None)
 
 
-class Files:
+class SharedFiles:
     """The files in FOLDERS that have changed since the other side saw them."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ def _digest(path: str) -> str:
 
 
 def contents(paths: Iterable[str]) -> dict[str, str | None]:
-    """The contents of files, as `Files.write` takes them."""
+    """The contents of files, as `SharedFiles.write` takes them."""
     return {path: "=" + _text_of(path) for path in paths if os.path.isfile(path)}
 
 

@@ -11,11 +11,11 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from remote_modules import Session  # type: ignore[import-not-found]
+from remote_modules import GradedSession  # type: ignore[import-not-found]
 
 
 def main(words: list[str]) -> None:
-    session = Session()
+    session = GradedSession()
     given = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
     may_run = [word for word in words if os.path.isfile(word) and os.access(word, os.X_OK)]  # `chmod` was a command of the tests
     code = session.ask("program", words, base64.b64encode(given).decode(), may_run)

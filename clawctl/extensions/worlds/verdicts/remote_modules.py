@@ -3,7 +3,7 @@
 The graded code runs in another sandbox (`graded_code.py`). Functions are called there, and plain results are compared here. An
 object that is no plain data is represented by a stand-in: its attributes are read and its methods are called there. What a test
 then believes is the graded code's own claim if it compares the object itself, or if a method answers yes or no although the test
-never made the object. Such a test is not verified (`Session.claims`).
+never made the object. Such a test is not verified (`GradedSession.claims`).
 """
 
 import base64
@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from crossing import SOCKET, Files, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
+from crossing import SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
 
 # Special methods that an object forwards. What the second group answers decides a test by itself.
 _FORWARDED = (
@@ -39,7 +39,7 @@ class GradedCodeEnded(Exception):
     """The process of the graded code is gone."""
 
 
-class Session:
+class GradedSession:
     """The connection to the graded code."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Session:
         self._lines = connection.makefile("rw", encoding="utf-8", newline="\n")
         self._objects: dict[int, Any] = {}
         self._callables: list[Callable[..., Any]] = []
-        self._files = Files()
+        self._files = SharedFiles()
         self.claims: list[str] = []  # what the graded code claimed since this list was cleared
         self._sent: dict[str, str] = {}  # digests of the files that the graded code has
         if "CLAWCTL_FOLDERS" in os.environ:
@@ -217,7 +217,7 @@ class RemoteObject(metaclass=RemoteType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith((_OWN, "__pytest", "_pytest")):
             raise AttributeError(name)
-        session: Session = type(self)._clawctl_session
+        session: GradedSession = type(self)._clawctl_session
         found = session.ask("get", self, name)
         if f"{_OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
             if isinstance(found, bool):
@@ -238,7 +238,7 @@ class RemoteObject(metaclass=RemoteType):
         return id(self)
 
     def __bool__(self) -> bool:
-        session: Session = type(self)._clawctl_session
+        session: GradedSession = type(self)._clawctl_session
         for name in ("__bool__", "__len__"):
             if session.ask("get", type(self), name, None) is not None:
                 return bool(session.ask("special", self, name))
@@ -248,7 +248,7 @@ class RemoteObject(metaclass=RemoteType):
         return str(type(self)._clawctl_session.ask("special", self, "__repr__"))
 
     def __eq__(self, other: object) -> bool:
-        session: Session = type(self)._clawctl_session
+        session: GradedSession = type(self)._clawctl_session
         if self is other and self.__dict__.get(f"{_OWN}member"):
             return True
         plain = session.ask("plain", self)
@@ -284,7 +284,7 @@ def _state(value: Any) -> dict[str, Any] | None:
     return state if kept else None
 
 
-def _watched(session: Session, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _watched(session: GradedSession, function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def call(*arguments: Any, **options: Any) -> Any:
         result = function(*arguments, **options)
         if isinstance(result, bool):
@@ -297,7 +297,7 @@ def _watched(session: Session, function: Callable[..., Any], name: str) -> Calla
 
 def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
     def call(self: RemoteObject, *arguments: Any) -> Any:
-        session: Session = type(self)._clawctl_session
+        session: GradedSession = type(self)._clawctl_session
         if is_claim:
             session.claims.append(f"{name} of an object of {type(self).__name__}")
         if name == "__call__":
@@ -314,14 +314,14 @@ for _name in (*_FORWARDED, *_CLAIMS):
 class RemoteModule(ModuleType):
     """A module of the graded code."""
 
-    def __init__(self, name: str, session: Session, number: int) -> None:
+    def __init__(self, name: str, session: GradedSession, number: int) -> None:
         super().__init__(name)
         self.__dict__.update({f"{_OWN}id": number, f"{_OWN}session": session, "__path__": []})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith((_OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
             raise AttributeError(name)
-        session: Session = self.__dict__[f"{_OWN}session"]
+        session: GradedSession = self.__dict__[f"{_OWN}session"]
         found = session.ask("get", self, name)
         if name != name.upper() and name[0].isupper() and not isinstance(found, type):
             session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
@@ -344,7 +344,7 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """
 
     def __init__(self, trusted: Sequence[str], tests: Sequence[str]) -> None:
-        self.session: Session | None = None
+        self.session: GradedSession | None = None
         self._trusted, self._tests = tuple(f"{folder}/" for folder in trusted), frozenset(tests)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -361,7 +361,7 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(fullname, self, loader_state=spec.submodule_search_locations, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self.session = self.session or Session()
+        self.session = self.session or GradedSession()
         folders = [path or os.getcwd() for path in sys.path if not f"{path or os.getcwd()}/".startswith(self._trusted)]
         module: ModuleType = self.session.ask("import", spec.name, folders)
         module.__dict__[f"{_OWN}folders"] = list(spec.loader_state or ())

@@ -38,8 +38,6 @@ from clawctl.run.holdout import Holdout
 from clawctl.run.outcomes import SessionOutcome, scoped_id
 from clawctl.run.rows import Exchange, Feedback, Message, Turn, is_plain
 
-_REMEMBERED = 1 << 16  # exchanges
-
 
 class Sessions:
     """The live trees of one run.
@@ -61,7 +59,7 @@ class Sessions:
         self.waiting = WaitingExchanges()  # see `add`
         self._published = published if published is not None else {}
         self._index = ParentIndex()
-        self._added: OrderedDict[str, None] = OrderedDict()  # the newest exchanges
+        self._added: OrderedDict[str, None] = OrderedDict()  # the newest: a line that stands twice is one turn
         self._trees: dict[str, OrderedDict[int, SessionTree]] = {}  # by user, then by id(), longest unseen first
         self._of_session: dict[tuple[str, str], list[SessionTree]] = defaultdict(list)
         self._rows: list[Turn] = []
@@ -93,8 +91,8 @@ class Sessions:
             self.waiting.add(arrived, conversation, lacks_parent)
             return None
         self._end_unseen(exchange.key, arrived.time)
-        self._added[exchange.exchange_id] = None  # a line that stands twice in a capture is one turn, also after its session ended
-        if len(self._added) > _REMEMBERED:
+        self._added[exchange.exchange_id] = None
+        while len(self._added) > 1 << 16:
             self._added.popitem(last=False)
         node = self._add_node(exchange, conversation, hint, match, arrived.time)
         if match is None or match.relation == "diverged":

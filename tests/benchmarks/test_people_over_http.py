@@ -155,7 +155,8 @@ def test_the_same_seed_brings_the_same_people_with_the_same_words(tmp_path: Path
     assert first != openings(2)
 
 
-def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: Path) -> None:
+def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAWCTL_API_KEY", "key")
     command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(tmp_path / "run"), "--people", "3"]
     with answering(lambda body: "hm") as server:
         announce(a_run(tmp_path), server.url)

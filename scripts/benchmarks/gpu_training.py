@@ -231,10 +231,11 @@ def measure_speed(bench: Bench, shape: Shape, kernels: bool = False) -> None:
 def out_of_memory(bench: Bench) -> None:
     """Steps in less memory than their microbatch needs: the step is made, and a turn that alone is too long is refused."""
     short, long = bench.tokens(2048), bench.tokens(40960)
-    training = open_training(bench, bench.model("0.6b"), bench.tokens(16384), LORA)
+    microbatch, fitting = (1024, 300) if bench.tiny else (16384, 5000)
+    training = open_training(bench, bench.model("0.6b"), microbatch, LORA)
     turns = [turn for seed in range(6) for turn in make_session(2, short, SPOKEN, seed)]
     samples = samples_of(training, turns)
-    with limited(bench, training, bench.tokens(5000)):
+    with limited(bench, training, fitting):
         result = train_step(training, Batch(1, samples))
         bench.add("steps_lost", float(result.row is None), "steps")
         bench.add("turns_lost", float(len(samples) - (result.row or {"turns": 0})["turns"]), "turns")

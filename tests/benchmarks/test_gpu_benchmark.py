@@ -4,12 +4,14 @@ import json
 import time
 from pathlib import Path
 
+import pytest
+
 from clawctl.trainers.local.trees import build_trie, make_branch
 from scripts.benchmarks import gpu
 from scripts.benchmarks.gpu_training import MEMORY, SPEED, session_of
 
-ON_A_CARD = {"circle"}  # tests/test_circle.py has it on the CPU
-CASES = [case for case in gpu.CASES if case.name not in ON_A_CARD]
+PROCESSES = {"circle", "shared"}  # they start processes that import PyTorch; tests/test_circle.py has a circle on the CPU
+CASES = [case for case in gpu.CASES if case.name not in PROCESSES]
 
 
 def test_the_sessions_fill_their_tries() -> None:
@@ -19,6 +21,7 @@ def test_the_sessions_fill_their_tries() -> None:
         assert 0.85 * shape.tokens < laid < 1.15 * shape.tokens
 
 
+@pytest.mark.timeout(900)
 def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     results = gpu.Results(tmp_path / "gpu.json")
     gpu.rehearse(CASES, results, tmp_path)
@@ -28,7 +31,7 @@ def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     assert found["oom", "steps_lost"] == found["oom", "turns_lost"] == 0
     assert found["oom", "long_turn_refused_with_reason"] == 1
     assert found["canary", "crafts bfloat16 passes"] == 1
-    assert found["engine", "swap failed"] == found["shared", "failed"] == 0
+    assert found["engine", "swap failed"] == 0
 
 
 def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_path: Path) -> None:

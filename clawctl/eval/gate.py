@@ -75,12 +75,12 @@ def settle(tested: Sequence[Tested], spent: str | None, gate: GateConfig) -> Out
 
     `spent`: the part of the budget that is used up, or None. The result "means" lets the means of the open rows decide.
     """
-    if any(one.evidence.verdict == "worse" for one in tested):
+    if any(test.evidence.verdict == "worse" for test in tested):
         return "refuse"
     undecided = open_rows(tested, gate)
     if not undecided:
         return "promote"
-    if not any(one.more for one in tested if one.evidence.verdict == "open"):
+    if not any(test.more for test in tested if test.evidence.verdict == "open"):
         return "means"
     if spent is None:
         return "more"
@@ -90,31 +90,30 @@ def settle(tested: Sequence[Tested], spent: str | None, gate: GateConfig) -> Out
 
 def open_rows(tested: Sequence[Tested], gate: GateConfig) -> list[GateLimit]:
     """The rows that are not decided against every reference."""
-    decided = {(one.row.suite, one.row.metric) for one in tested}
-    decided -= {(one.row.suite, one.row.metric) for one in tested if one.evidence.verdict == "open"}
+    decided = {(test.row.suite, test.row.metric) for test in tested}
+    decided -= {(test.row.suite, test.row.metric) for test in tested if test.evidence.verdict == "open"}
     return [row for row in gate.rows if (row.suite, row.metric) not in decided]
 
 
 def explain(tested: Sequence[Tested], promote: bool, spent: str | None, against: int) -> Decision:
     """The decision of `settle`, with the evidence for it."""
-    if worse := [one for one in tested if one.evidence.verdict == "worse"]:
-        return Decision(False, "; ".join(f"{one.name} is worse: {one.text}" for one in worse), against)
-    if still := [one for one in tested if one.evidence.verdict == "open"]:
+    if worse := [test for test in tested if test.evidence.verdict == "worse"]:
+        return Decision(False, "; ".join(f"{test.name} is worse: {test.text}" for test in worse), against)
+    if still := [test for test in tested if test.evidence.verdict == "open"]:
         follows = "promoted all the same" if promote else "the live version stays"
-        rows = "; ".join(f"{one.name}: {one.text}" for one in still)
+        rows = "; ".join(f"{test.name}: {test.text}" for test in still)
         return Decision(promote, f"not enough evidence within the budget of {spent}, so {follows}: {rows}", against)
-    shown = [one for one in tested if one.version == against] or tested
-    return Decision(True, "; ".join(f"{one.name} is {one.evidence.verdict}: {one.text}" for one in shown), against)
+    shown = [test for test in tested if test.version == against] or tested
+    return Decision(True, "; ".join(f"{test.name} is {test.evidence.verdict}: {test.text}" for test in shown), against)
 
 
 def by_comparisons(tested: Sequence[Tested]) -> str | None:
     """Why the mean of an open row's comparisons excludes the candidate, or None."""
-    for one in tested:
-        evidence = one.evidence
-        if evidence.verdict == "open" and evidence.mean is not None and is_below(evidence.mean, 0.0, one.row.max_drop):
-            return (
-                f"{one.name} is lower by {-evidence.mean:.2f} on average, more than the {one.row.max_drop:.2f} allowed: {one.text}"
-            )
+    for test in tested:
+        evidence = test.evidence
+        if evidence.verdict == "open" and evidence.mean is not None and is_below(evidence.mean, 0.0, test.row.max_drop):
+            allowed = f"more than the {test.row.max_drop:.2f} allowed"
+            return f"{test.name} is lower by {-evidence.mean:.2f} on average, {allowed}: {test.text}"
     return None
 
 
@@ -155,8 +154,8 @@ def _refusal(row: GateLimit, candidate: Scores, live: Scores | None, anchors: Se
     """Why this row excludes the candidate, or None."""
     metric, name = (row.suite, row.metric), f"{row.suite} {row.metric}"
     if metric not in candidate:
-        known = ", ".join(sorted(metric for suite, metric in candidate if suite == row.suite)) or "nothing"
-        return f"the suite {row.suite} does not report {row.metric}, which the gate compares; it reports {known}: correct the gate"
+        names = ", ".join(sorted(metric for suite, metric in candidate if suite == row.suite)) or "nothing"
+        return f"the suite {row.suite} does not report {row.metric}, which the gate compares; it reports {names}: correct the gate"
     value = candidate[metric]
     if live is not None and metric in live and is_below(value, live[metric], row.max_drop):
         return f"{name} fell from {live[metric]:.2f} to {value:.2f}, more than the {row.max_drop:.2f} allowed"

@@ -12,14 +12,15 @@ from rich.table import Table
 from clawctl.config import Recipe, SuiteConfig
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
+from clawctl.eval.measuring import Stopped, measure, reachable, run_until
+from clawctl.eval.results import as_tables
 from clawctl.eval.suites import CannotMeasure
 from clawctl.eval.suites.loading import LoadedSuite, load_suites
-from clawctl.eval.worker import Stopped, as_tables, measure, run_until
 from clawctl.intervals import proportion
 from clawctl.printing import answers, print_json
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import Endpoint, key_for_another_server, own_endpoint
+from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
 
 # Names of abilities that a user can request, and the suites that measure them.
@@ -35,16 +36,16 @@ def choose_suites(recipe: Recipe, tasks: str | None, files: Sequence[str]) -> Re
 
     If several aliases name one suite, their categories are joined. A suite that the recipe contains keeps its settings there.
     """
-    own = {suite.name: suite for suite in recipe.eval.suites}
+    configured = {suite.name: suite for suite in recipe.eval.suites}
     chosen: dict[str, SuiteConfig] = {}
     for name in [*(part.strip() for part in (tasks or "").split(",") if part.strip()), *files]:
         wanted = SuiteConfig.model_validate(ALIASES.get(name, {"name": name}))
-        known = chosen.get(wanted.name)
-        if known is not None and known.options and wanted.options:
-            joined = {**wanted.options, "categories": [*known.options["categories"], *wanted.options["categories"]]}
+        earlier = chosen.get(wanted.name)
+        if earlier is not None and earlier.options and wanted.options:
+            joined = {**wanted.options, "categories": [*earlier.options["categories"], *wanted.options["categories"]]}
             wanted = wanted.model_copy(update={"options": joined})
-        elif wanted.name in own and name not in ALIASES:
-            wanted = own[wanted.name]
+        elif wanted.name in configured and name not in ALIASES:
+            wanted = configured[wanted.name]
         chosen[wanted.name] = wanted
     if not chosen:
         return recipe
@@ -56,8 +57,8 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
     stop = stop_on_signals()
     ensure_base_policy(run, recipe.model.path)
     version = list_versions(run)[-1] if version is None else version
-    for each in (version, *([] if against is None else [against])):
-        read_policy(run, each)
+    for measured in (version, *([] if against is None else [against])):
+        read_policy(run, measured)
     if version == against:
         raise ClawError(f"version {version} cannot be compared with itself", "choose two versions with --version and --against", 2)
     suites = load_suites(recipe.eval, run, recipe)
@@ -69,7 +70,7 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
             else:
                 answers().print(*as_tables(record), sep="\n")
             return
-        endpoints = [_endpoint(run, recipe, each) for each in (version, against)]
+        endpoints = [reachable(run, recipe, compared) for compared in (version, against)]
         comparisons = {suite.name: run_until(_compared(suite, endpoints), stop) for suite in suites}
     except CannotMeasure as error:
         raise ClawError(f"this cannot be measured: {error}", "check that `clawctl serve` is running on this run") from error
@@ -77,24 +78,18 @@ def evaluate_chosen(run: RunDir, recipe: Recipe, version: int | None, against: i
         raise ClawError("stopped before everything was measured", "start eval again") from error
     summaries = {name: summary(some) for name, some in comparisons.items()}
     if as_json:
-        every = {name: [asdict(one) for one in some] for name, some in comparisons.items()}
+        every = {name: [asdict(comparison) for comparison in some] for name, some in comparisons.items()}
         print_json({"version": version, "against": against, "suites": summaries, "comparisons": every})
         return
     for name, metrics in summaries.items():
         answers().print(_table(name, version, against, metrics))
 
 
-def _endpoint(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
-    if recipe.eval.endpoint is None:
-        return own_endpoint(run, recipe, version)
-    return Endpoint(recipe.eval.endpoint.rstrip("/"), key_for_another_server(run, recipe), f"{recipe.model_name}@{version}")
-
-
 async def _compared(suite: LoadedSuite, endpoints: Sequence[Endpoint]) -> list[Comparison]:
     """The suite's comparisons; if it cannot compare, pairs of values from measuring both versions. Raises CannotMeasure."""
     if suite.comparing is not None:
         return await suite.compare(endpoints[0], endpoints[1], 0, suite.settings.problems)
-    new, old = [(await suite.measure(place)).values for place in endpoints]
+    new, old = [(await suite.measure(endpoint)).values for endpoint in endpoints]
     return [
         Comparison(metric, task, float(value), float(old[metric][task]))
         for metric, values in new.items()
@@ -106,13 +101,14 @@ async def _compared(suite: LoadedSuite, endpoints: Sequence[Endpoint]) -> list[C
 def summary(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
     """For each metric: the tasks that the version won, lost and tied, its share of the decided tasks, and both means."""
     summaries = {}
-    for metric in dict.fromkeys(one.metric for one in comparisons):
-        some = [one for one in comparisons if one.metric == metric]
-        wins, losses = (sum(sign * (one.candidate - one.reference) > 0 for one in some) for sign in (1, -1))
+    for metric in dict.fromkeys(comparison.metric for comparison in comparisons):
+        some = [comparison for comparison in comparisons if comparison.metric == metric]
+        wins, losses = (sum(sign * (comparison.candidate - comparison.reference) > 0 for comparison in some) for sign in (1, -1))
         summaries[metric] = {
             "n": len(some), "wins": wins, "losses": losses, "ties": len(some) - wins - losses,
             "won": proportion([True] * wins + [False] * losses).as_json() if wins + losses else None,
-            "mean": sum(one.candidate for one in some) / len(some), "mean_against": sum(one.reference for one in some) / len(some),
+            "mean": sum(comparison.candidate for comparison in some) / len(some),
+            "mean_against": sum(comparison.reference for comparison in some) / len(some),
         }  # fmt: skip
     return summaries
 

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import orjson
+from rich.table import Table
 
 from clawctl.config import EvalConfig
 from clawctl.errors import Damaged
@@ -64,3 +65,37 @@ def scores(record: dict[str, Any]) -> Scores:
 
 def write_record(run: RunDir, record: dict[str, Any]) -> None:
     publish_bytes(run.eval_record(record["version"]), sealed(orjson.dumps(record, option=orjson.OPT_INDENT_2)))
+
+
+def is_open(record: dict[str, Any] | None) -> bool:
+    """Whether nothing was decided on a version."""
+    return record is None or record["decision"]["promote"] is None
+
+
+def in_short(record: dict[str, Any]) -> str:
+    """The numbers of one version as one line."""
+    if not record["suites"]:
+        return str(record["decision"]["reason"])
+    suites = (
+        f"{suite}: " + ", ".join(f"{name} {_estimate(value)}" for name, value in metrics_of(result).items())
+        for suite, result in record["suites"].items()
+    )
+    return "; ".join(suites) + f" ({record['seconds']:.1f} s)"
+
+
+def _estimate(value: dict[str, Any]) -> str:
+    low, high = value["ci95"]
+    return f"{value['mean']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def as_tables(record: dict[str, Any]) -> list[Table]:
+    """The numbers of one version, as one table per suite: a row for all tasks, and a row for each kind of task."""
+    tables = []
+    for suite, result in record["suites"].items():
+        metrics = list(metrics_of(result))
+        table = Table("tasks", *metrics, "n", title=f"policy {record['version']}, {suite}", caption="mean and 95 % interval")
+        for who, part in (("all", result), *result.get("by_role", {}).items()):
+            cells = (_estimate(part[metric]) if metric in part else "" for metric in metrics)
+            table.add_row(who, *cells, str(max((value["n"] for value in metrics_of(part).values()), default=0)))
+        tables.append(table)
+    return tables

@@ -78,7 +78,7 @@ class Traffic:
             times = [turn["created_at"] for turn, _, _ in turns]
             share = sum(value < 0 for value in values) / len(values)
             result.append(TrafficSession(session, turns[0][0]["user"], version, min(times), max(times), share))
-        return sorted(result, key=lambda one: (one.ended, one.session))
+        return sorted(result, key=lambda session: (session.ended, session.session))
 
     def _read(self, folder: Path, kind: str, columns: Sequence[str]) -> list[Row]:
         rows = []
@@ -100,14 +100,14 @@ class Traffic:
 def pair(new: Sequence[TrafficSession], old: Sequence[TrafficSession]) -> list[Comparison]:
     """Pair each conversation of `new`, in order, with one of `old` of the same key. No conversation is in two pairs."""
     waiting: dict[str, list[TrafficSession]] = defaultdict(list)
-    for one in reversed(old):
-        waiting[one.key].append(one)
+    for session in reversed(old):
+        waiting[session.key].append(session)
     pairs = []
-    for one in new:
-        if waiting[one.key]:
-            other = waiting[one.key].pop()
+    for session in new:
+        if waiting[session.key]:
+            other = waiting[session.key].pop()
             detail = {"reference_session": other.session}
-            pairs.append(Comparison(METRIC, one.session, 1 - one.complaints, 1 - other.complaints, one.key, detail))
+            pairs.append(Comparison(METRIC, session.session, 1 - session.complaints, 1 - other.complaints, session.key, detail))
     return pairs
 
 

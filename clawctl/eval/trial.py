@@ -59,7 +59,7 @@ def weigh_rows(
 def compared(candidate: Record, version: int, reference: Record, row: GateLimit) -> list[Comparison] | None:
     """The comparisons on one row's metric, in the order of the tasks. None if the two versions have no values to pair."""
     stored = candidate.get("comparisons", {}).get(row.suite, {}).get(str(version), [])
-    if comparisons := [Comparison(**one) for one in stored if one["metric"] == row.metric]:
+    if comparisons := [Comparison(**stored_row) for stored_row in stored if stored_row["metric"] == row.metric]:
         return comparisons
     ours, theirs = (record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for record in (candidate, reference))
     shared = [task for task in ours if task in theirs]
@@ -78,7 +78,7 @@ def best_on_half(records: Mapping[int, Record], rows: Sequence[GateLimit]) -> li
 
     The highest of several noisy means is biased upwards. Its values on tasks that did not choose it are not.
     """
-    found = []
+    halves = []
     for row in rows:
         values = {v: record.get("values", {}).get(row.suite, {}).get(row.metric, {}) for v, record in records.items()}
         chosen_on = {v: [value for task, value in of.items() if _is_first_half(task)] for v, of in values.items()}
@@ -87,8 +87,8 @@ def best_on_half(records: Mapping[int, Record], rows: Sequence[GateLimit]) -> li
             best = max(means, key=lambda v: (means[v], v))
             half = {task: value for task, value in values[best].items() if not _is_first_half(task)}
             anchor = Anchor(BEST, best, row.suite, row.metric, means[best])
-            found.append((anchor, {"values": {row.suite: {row.metric: half}}}))
-    return found
+            halves.append((anchor, {"values": {row.suite: {row.metric: half}}}))
+    return halves
 
 
 def _is_first_half(task: str) -> bool:
@@ -104,12 +104,12 @@ def add_values(record: Record, suite: str, measured: Measured) -> bool:
     return any(measured.values.values())
 
 
-def add_comparisons(record: Record, suite: str, version: int, comparisons: Sequence[Comparison], asked: int) -> None:
+def add_comparisons(record: Record, suite: str, version: int, comparisons: Sequence[Comparison], count: int) -> None:
     """Add the comparisons of one round of `asked` tasks to a record."""
     stored = record.setdefault("comparisons", {}).setdefault(suite, {}).setdefault(str(version), [])
-    stored += [asdict(one) for one in interleave(comparisons)]
+    stored += [asdict(comparison) for comparison in interleave(comparisons)]
     tasks = record.setdefault("asked", {}).setdefault(suite, {})
-    tasks[str(version)] = tasks.get(str(version), 0) + asked
+    tasks[str(version)] = tasks.get(str(version), 0) + count
 
 
 def unreported(record: Record, tested: Sequence[Tested], declared: Mapping[str, Collection[str]]) -> str | None:
@@ -117,11 +117,11 @@ def unreported(record: Record, tested: Sequence[Tested], declared: Mapping[str, 
 
     `declared`: the metrics that each suite declares. Its tasks need not have all of them: `preferred` of turns that call tools.
     """
-    for one in tested:
-        stored = record.get("comparisons", {}).get(one.row.suite, {}).get(str(one.version), [])
-        if stored and not one.evidence.comparisons and one.row.metric not in declared.get(one.row.suite, ()):
-            known = ", ".join(sorted({comparison["metric"] for comparison in stored}))
-            return f"the suite {one.row.suite} does not compare {one.row.metric}; it compares {known}: correct the gate"
+    for test in tested:
+        stored = record.get("comparisons", {}).get(test.row.suite, {}).get(str(test.version), [])
+        if stored and not test.evidence.comparisons and test.row.metric not in declared.get(test.row.suite, ()):
+            names = ", ".join(sorted({comparison["metric"] for comparison in stored}))
+            return f"the suite {test.row.suite} does not compare {test.row.metric}; it compares {names}: correct the gate"
     return None
 
 
@@ -145,7 +145,7 @@ def spent_budget(record: Record, tested: Sequence[Tested], budget: EvalBudget) -
             return f"{limit:g} {name}"
     if budget.comparisons is None:
         return None
-    undecided = [one for one in tested if one.evidence.verdict == "open" and one.more]
-    if undecided and all(one.evidence.comparisons >= budget.comparisons for one in undecided):
+    undecided = [test for test in tested if test.evidence.verdict == "open" and test.more]
+    if undecided and all(test.evidence.comparisons >= budget.comparisons for test in undecided):
         return f"{budget.comparisons} comparisons"
     return None

@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from clawctl.config import Recipe
-from clawctl.eval.worker import Follower, Stopped
+from clawctl.eval.measuring import Stopped
+from clawctl.eval.worker import Follower
 from clawctl.inspect.policies import describe_policies
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run

@@ -72,7 +72,7 @@ def test_a_version_that_users_complain_of_more_is_rolled_back_and_training_goes_
     move_live(run, 1, by="eval")
     talk(run, "after", 1, [1.0] * 2 + [-1.0] * 28, time.time() + 0.1)
     later = Follower(run, RECIPE, threading.Event(), as_json=False)
-    later.traffic = Later(run, time.time() + 4000)
+    later.watching.traffic = Later(run, time.time() + 4000)
     assert later.step()
     assert live_version(run) == 0
     watch = record(run, 1)["watch"]
@@ -103,7 +103,7 @@ def test_a_version_that_a_person_chose_is_not_rolled_back(tmp_path: Path) -> Non
     with answering(versions_that({0: good, 1: good}, RECIPE)) as server:
         announce(run, server.url)
         follower = Follower(run, RECIPE, threading.Event(), as_json=False)
-        follower.traffic = Later(run, time.time() + 4000)
+        follower.watching.traffic = Later(run, time.time() + 4000)
         follower.step()
     assert live_version(run) == 1
 
@@ -149,7 +149,7 @@ def test_a_candidate_answers_a_share_first_and_is_refused_where_users_complain(t
         talk(run, "live", 0, [1.0] * 20, time.time())
         talk(run, "candidate", 1, [-1.0] * 20, time.time())
         follower = Follower(run, SHARED, threading.Event(), as_json=False)
-        follower.traffic = Later(run, time.time() + 4000)
+        follower.watching.traffic = Later(run, time.time() + 4000)
         follower.step()
         assert len(server.asked) == asked, "nothing is measured again"
     assert (live_version(run), read_share(run)) == (0, None)

@@ -211,6 +211,6 @@ def language_of(text: str) -> str | None:
         if len(script.findall(prose)) > (0.1 if language == "ja" else 0.3) * letters:
             return language
     words = [word.lower() for word in _WORD.findall(prose)]
-    counts = Counter({language: sum(word in known for word in words) for language, known in _LANGUAGES.items()})
+    counts = Counter({language: sum(word in common for word in words) for language, common in _LANGUAGES.items()})
     (first, first_count), (_, second_count) = counts.most_common(2)
     return first if first_count >= 2 and first_count > 1.3 * second_count and first_count >= 0.08 * len(words) else None

@@ -51,13 +51,13 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
             continue
         values = _values(run, path.stem, rows)
         turns += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
-    unique = {one.turn_id: one for one in turns}  # a merged shard may briefly exist next to its parts
-    newest = sorted(unique.values(), key=lambda one: one.created_at)[-MAX_TURNS:]
+    unique = {turn.turn_id: turn for turn in turns}  # a merged shard may briefly exist next to its parts
+    newest = sorted(unique.values(), key=lambda turn: turn.created_at)[-MAX_TURNS:]
     by_user: dict[str, list[HeldOut]] = defaultdict(list)
-    for one in sorted(newest, key=lambda one: hashed(settings.seed, one.turn_id)):
-        by_user[one.user].append(one)
+    for turn in sorted(newest, key=lambda turn: hashed(settings.seed, turn.turn_id)):
+        by_user[turn.user].append(turn)
     users = sorted(by_user, key=lambda user: hashed(settings.seed, user))
-    return [one for some in zip_longest(*(by_user[user] for user in users)) for one in some if one is not None]
+    return [turn for some in zip_longest(*(by_user[user] for user in users)) for turn in some if turn is not None]
 
 
 def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | None]:
@@ -78,8 +78,8 @@ def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | N
 def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
     """The rows of these turns, in this order. Turns that no longer exist are skipped."""
     wanted: dict[str, set[str]] = defaultdict(set)
-    for one in chosen:
-        wanted[one.stem].add(one.turn_id)
+    for turn in chosen:
+        wanted[turn.stem].add(turn.turn_id)
     turns: dict[str, Turn] = {}
     for stem, turn_ids in wanted.items():
         try:
@@ -88,7 +88,7 @@ def whole_turns(run: RunDir, chosen: Sequence[HeldOut]) -> list[Turn]:
                 turns |= {turn.turn_id: turn for turn in piece.turns(indices)} if indices else {}
         except (UnreadableShard, FileNotFoundError):
             continue
-    return [turns[one.turn_id] for one in chosen if one.turn_id in turns]
+    return [turns[turn.turn_id] for turn in chosen if turn.turn_id in turns]
 
 
 def asked_before(run: RunDir, *endpoints: Endpoint) -> float:

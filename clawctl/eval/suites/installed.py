@@ -54,21 +54,21 @@ def harness_suite(name: str) -> Any:
 
     async def measure(endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         with tempfile.TemporaryDirectory(prefix="clawctl-eval-") as folder:
-            words = [program, *harness.command(task, endpoint, settings, Path(folder))]
-            place = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect rejects absolute paths
+            command = [program, *harness.command(task, endpoint, settings, Path(folder))]
+            directory = Path(task).resolve().parent if ".py" in task else Path.cwd()  # Inspect rejects absolute paths
             variables = environment_of_program(harness.environment(endpoint), names_in(settings.options.get("variables")))
-            await run_program(words, variables, place, name)
+            await run_program(command, variables, directory, name)
             values = await asyncio.to_thread(harness.read, Path(folder))
         if not values:
             raise CannotMeasure(f"{name} wrote no values of samples")
         for _ in next(iter(values.values())):
             count_call(None)
-        return Measured({metric: estimate(list(one.values())) for metric, one in values.items()}, values=values)
+        return Measured({metric: estimate(list(by_task.values())) for metric, by_task in values.items()}, values=values)
 
     return measure
 
 
-async def run_program(words: list[str], environment: Mapping[str, str], place: Path, name: str) -> None:
+async def run_program(command: list[str], environment: Mapping[str, str], directory: Path, name: str) -> None:
     """Run a program until it ends or this task is cancelled, then kill the processes that it started.
 
     Raises CannotMeasure with the end of its output.
@@ -76,7 +76,7 @@ async def run_program(words: list[str], environment: Mapping[str, str], place: P
     null = asyncio.subprocess.DEVNULL
     with tempfile.TemporaryFile() as output:  # a pipe would stay open for as long as a process that the program started
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=null, stdout=output, stderr=output, env=dict(environment), cwd=place, start_new_session=True
+            *command, stdin=null, stdout=output, stderr=output, env=dict(environment), cwd=directory, start_new_session=True
         )
         try:
             await process.wait()
@@ -98,12 +98,12 @@ def _lm_eval_command(task: str, endpoint: Endpoint, settings: SuiteSettings, fol
         "model": endpoint.model, "base_url": f"{endpoint.url}/completions", "tokenizer": tokenizer, "tokenized_requests": True,
         "num_concurrent": settings.concurrency, "max_retries": 3, "max_gen_toks": settings.max_tokens,
     }  # fmt: skip
-    words = ["--model", "local-completions", "--model_args", ",".join(f"{key}={value}" for key, value in model.items())]
-    words += ["--tasks", task, "--limit", str(settings.problems), "--seed", str(settings.seed)]
-    words += ["--output_path", str(folder), "--log_samples"]
+    command = ["--model", "local-completions", "--model_args", ",".join(f"{key}={value}" for key, value in model.items())]
+    command += ["--tasks", task, "--limit", str(settings.problems), "--seed", str(settings.seed)]
+    command += ["--output_path", str(folder), "--log_samples"]
     if path := settings.options.get("include_path"):
-        words += ["--include_path", str(path)]
-    return words
+        command += ["--include_path", str(path)]
+    return command
 
 
 def _lm_eval_values(folder: Path) -> Values:
@@ -124,7 +124,7 @@ def _lm_eval_values(folder: Path) -> Values:
 
 
 def _inspect_command(task: str, endpoint: Endpoint, settings: SuiteSettings, folder: Path) -> list[str]:
-    words = [
+    command = [
         "eval",
         Path(task).name if ".py" in task else task,
         "--model",
@@ -132,9 +132,9 @@ def _inspect_command(task: str, endpoint: Endpoint, settings: SuiteSettings, fol
         "--limit",
         str(settings.problems),
     ]
-    words += ["--log-dir", str(folder), "--log-format", "json", "--display", "none", "--seed", str(settings.seed)]
-    words += ["--temperature", str(settings.temperature), "--max-tokens", str(settings.max_tokens)]
-    return [*words, "--max-connections", str(settings.concurrency)]
+    command += ["--log-dir", str(folder), "--log-format", "json", "--display", "none", "--seed", str(settings.seed)]
+    command += ["--temperature", str(settings.temperature), "--max-tokens", str(settings.max_tokens)]
+    return [*command, "--max-connections", str(settings.concurrency)]
 
 
 def _inspect_values(folder: Path) -> Values:

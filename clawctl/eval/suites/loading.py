@@ -89,8 +89,8 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
     name, option = suite.name, "eval.suites"
     if name.startswith(HARNESS_PREFIXES):
         return LoadedSuite(name, harness_suite(name), _settings(suite, config, run, recipe), None)
-    known = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
-    loaded = known.load(name, option)
+    registry = ENVIRONMENTS if name in ENVIRONMENTS.names() and name not in SUITES.names() else SUITES
+    loaded = registry.load(name, option)
     declared = getattr(loaded, "metrics", None)
     metrics = None if declared is None else tuple(declared)
     settings = _settings(suite, config, run, recipe)
@@ -118,6 +118,6 @@ def _made(cls: type, name: str, option: str) -> Any:
 
 def _settings(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: Recipe | None) -> SuiteSettings:
     shared = ("problems", "seed", "temperature", "max_tokens", "concurrency")
-    own = {name: value for name in shared if (value := getattr(suite, name)) is not None}
-    every = {name: getattr(config, name) for name in shared} | own
+    specific = {name: value for name in shared if (value := getattr(suite, name)) is not None}
+    every = {name: getattr(config, name) for name in shared} | specific
     return SuiteSettings(**every, options=suite.options, run=run, recipe=recipe)

@@ -51,7 +51,7 @@ class Own:
                     answered = await _answer(client, endpoint, settings, turn)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
-            answers = [each for each in await _gather([one(turn) for turn in turns]) if each is not None]
+            answers = [answer for answer in await _gather([one(turn) for turn in turns]) if answer is not None]
         values: dict[str, dict[str, float]] = {}
         for turn, answered, verdict in answers:
             accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
@@ -166,8 +166,8 @@ async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered
         detail_of_votes = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
         share = 0.5 if preference.first is None else preference.first
         comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, detail_of_votes))
-    own, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
-    comparisons += [Comparison(name, turn.turn_id, own[name], other[name], key, detail) for name in own if name in other]
+    ours, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
+    comparisons += [Comparison(name, turn.turn_id, ours[name], other[name], key, detail) for name in ours if name in other]
     return comparisons
 
 

@@ -36,7 +36,7 @@ class ReplaySuite:
         async with client_of(endpoint) as client:
             for turn, good, (value,) in await _scored(client, settings, chosen, endpoint):
                 values.setdefault(_metric(good), {})[turn.turn_id] = value
-        return Measured({name: estimate(list(one.values())) for name, one in sorted(values.items())}, values=values)
+        return Measured({name: estimate(list(by_task.values())) for name, by_task in sorted(values.items())}, values=values)
 
     async def compare(
         self, candidate: Endpoint, reference: Endpoint, settings: SuiteSettings, begin: int, count: int
@@ -61,7 +61,7 @@ def _with_a_value(settings: SuiteSettings, *pair: Endpoint) -> list[HeldOut]:
     turns = held_out_turns(run, settings, asked_before(run, *pair) if pair else float("inf"))
     if not turns:
         log.info("suite replay: %s", NO_TURNS)
-    return [one for one in turns if one.value]
+    return [turn for turn in turns if turn.value]
 
 
 async def _scored(
@@ -88,7 +88,7 @@ async def _scored(
             values.append(round(min(1.0, likely if good else 1 - likely), _DIGITS))
         return turn, good, values
 
-    good = {one.turn_id: (one.value or 0) > 0 for one in chosen}
+    good = {turn.turn_id: (turn.value or 0) > 0 for turn in chosen}
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(turn, good[turn.turn_id])) for turn in whole_turns(run_of(settings), chosen)]

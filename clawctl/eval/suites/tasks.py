@@ -48,7 +48,7 @@ async def measure_tasks(
             playing = [group.create_task(one(task)) for task in tasks]
     except ExceptionGroup as failed:  # the first failure cancelled the others
         raise failed.exceptions[0] from None
-    return summarise([one.result() for one in playing])
+    return summarise([task.result() for task in playing])
 
 
 async def _play(environment: Environment, task: Task, endpoint: Endpoint, settings: SuiteSettings) -> Outcome:
@@ -85,8 +85,8 @@ def _of_episode(endpoint: Endpoint, settings: SuiteSettings) -> Endpoint:
 
 def summarise(played: Sequence[Played]) -> Measured:
     kinds = dict.fromkeys(task.kind for task, _ in played)
-    of_kind = {kind: [one for one in played if one[0].kind == kind] for kind in kinds}
-    shown = [_example(*one) for some in of_kind.values() for one in some[:_SHOWN]]
+    of_kind = {kind: [result for result in played if result[0].kind == kind] for kind in kinds}
+    shown = [_example(*result) for some in of_kind.values() for result in some[:_SHOWN]]
     parts = {kind: _metrics(some) for kind, some in of_kind.items()} if len(kinds) > 1 else {}
     return Measured(_metrics(played), parts, shown, _values(played))
 
@@ -94,7 +94,7 @@ def summarise(played: Sequence[Played]) -> Measured:
 def _values(played: Sequence[Played]) -> dict[str, dict[str, float]]:
     """Values by metric and task, ordered by a hash of the task id so that the kinds of tasks are mixed."""
     values: dict[str, dict[str, float]] = {}
-    for task, outcome in sorted(played, key=lambda one: hashlib.sha256(one[0].id.encode()).digest()):
+    for task, outcome in sorted(played, key=lambda result: hashlib.sha256(result[0].id.encode()).digest()):
         reward = {} if outcome.reward is None else {"reward": outcome.reward}
         for name, value in (*outcome.parts.items(), *reward.items()):
             values.setdefault(name, {})[task.id] = value

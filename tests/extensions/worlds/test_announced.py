@@ -12,8 +12,8 @@ import pytest
 
 from clawctl.config import EvalConfig, Recipe
 from clawctl.environments import ENVIRONMENTS
+from clawctl.eval.measuring import measure
 from clawctl.eval.suites.loading import load_suites
-from clawctl.eval.worker import measure
 from clawctl.run.endpoint import Endpoint
 from tests.eval.test_suites import Full
 from tests.serve.served import Server, build_model

@@ -120,16 +120,20 @@ def canary_rows(folder: Path, count: int) -> list[Row]:
         canary = policy.canary()
         before.append(over_4_bits(policy, canary))
         weights = policy.published()
-        publish(run, recipe, 2 * seed + 1, canary, lambda target, w=weights, p=policy: p.save(target, w))
+        publish(run, recipe, 2 * seed + 1, canary, saving(policy, weights))
         refused += is_refused(run, recipe, 2 * seed + 1)
         broken = damaged(weights, seed)
-        publish(run, recipe, 2 * seed + 2, canary, lambda target, w=broken, p=policy: p.save(target, w))
+        publish(run, recipe, 2 * seed + 2, canary, saving(policy, broken))
         caught += is_refused(run, recipe, 2 * seed + 2)
     return [
         Row("canary", "canary_nf4_false_refusals", float(refused), f"of {count}"),
         Row("canary", "broken_version_caught", float(caught), f"of {count}"),
         Row("canary", "largest_difference_over_4_bits", max(before), "nats"),
     ]
+
+
+def saving(policy: PolicyModel, weights: dict[str, torch.Tensor]) -> Callable[[Path], None]:
+    return lambda target: policy.save(target, weights)
 
 
 def quantised_recipe() -> Recipe:
@@ -158,7 +162,8 @@ def in_4_bits(weight: torch.Tensor) -> torch.Tensor:
     blocks = nn.functional.pad(weight.float().flatten(), (0, -weight.numel() % BLOCK)).unflatten(0, (-1, BLOCK))
     scales = blocks.abs().amax(1, keepdim=True).clamp_min(1e-12)
     nearest = ((blocks / scales).unsqueeze(-1) - NF4).abs().argmin(-1)
-    return (NF4[nearest] * scales).flatten()[: weight.numel()].view_as(weight).to(weight.dtype)
+    rounded: torch.Tensor = (NF4[nearest] * scales).flatten()[: weight.numel()].view_as(weight).to(weight.dtype)
+    return rounded
 
 
 def over_4_bits(policy: PolicyModel, canary: dict[str, Any]) -> float:
@@ -167,7 +172,7 @@ def over_4_bits(policy: PolicyModel, canary: dict[str, Any]) -> float:
     rounded = policy.canary()
     policy.unquantised = kept
     pairs = zip(chain(*canary["logprobs"]), chain(*rounded["logprobs"]), strict=True)
-    return max(abs(ours - theirs) for ours, theirs in pairs if ours is not None)
+    return float(max(abs(ours - theirs) for ours, theirs in pairs if ours is not None))
 
 
 def damaged(weights: dict[str, torch.Tensor], seed: int) -> dict[str, torch.Tensor]:

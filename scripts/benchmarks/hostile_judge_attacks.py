@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import yaml
@@ -49,7 +49,7 @@ class Corpus:
         data = yaml.safe_load(Path(__file__).with_name(f"hostile_judge_{part}.yaml").read_text(encoding="utf-8"))
         carriers = tuple(Carrier(**carrier) for carrier in data.pop("carriers"))
         templates = tuple((family, text) for family, text in data.pop("templates"))
-        lists = {name: tuple(data.pop(name)) for name in ("encodings", "paddings")}
+        lists: dict[str, Any] = {name: tuple(data.pop(name)) for name in ("encodings", "paddings")}
         return cls(**data, **lists, carriers=carriers, templates=templates)
 
 

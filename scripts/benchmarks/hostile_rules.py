@@ -184,7 +184,7 @@ def _random_command(pick: random.Random) -> str:
         return str(pick.choice(CORPUS["around"])).format(pick.choice((*CORPUS["runs"], *CORPUS["others"])))
     parts = [pick.choice(CORPUS["runs"]), *(pick.choice((*CORPUS["runs"], *CORPUS["others"])) for _ in range(pick.randint(1, 3)))]
     pick.shuffle(parts)
-    return "".join(part + pick.choice(CORPUS["joints"]) for part in parts[:-1]) + parts[-1]
+    return "".join(part + pick.choice(CORPUS["joints"]) for part in parts[:-1]) + str(parts[-1])
 
 
 # ---- by an author who has not read the rules --------------------------------------------------------------------------------

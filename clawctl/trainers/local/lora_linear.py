@@ -22,7 +22,7 @@ def use_fused_lora(module: Any) -> None:
 
     for layer in module.modules():
         if type(layer) is Linear and type(layer.base_layer) is nn.Linear and _is_plain(layer):
-            layer.forward = functools.partial(_forward, layer, layer.forward)
+            layer.forward = functools.partial(_forward, layer, layer.forward)  # type: ignore[method-assign]
 
 
 def _is_plain(layer: Any) -> bool:

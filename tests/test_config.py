@@ -77,6 +77,7 @@ def test_a_truncated_stored_recipe_is_refused_and_never_read_as_defaults(tmp_pat
     path, recipe = tmp_path / "recipe.yaml", Recipe.model_validate({"train": {"lr": 0.5}})
     written = sealed_yaml(b"train: {lr: 0.5}\n")
     path.write_bytes(written)
+    (tmp_path / "run.json").touch()  # the folder is a run; elsewhere an empty recipe means the defaults
     assert load_recipe(path) == recipe
     cuts = [written[:size] for size in range(len(written))]
     flips = [written[:at] + bytes([written[at] ^ 1 << bit]) + written[at + 1 :] for at in range(len(written)) for bit in range(8)]

@@ -230,15 +230,16 @@ class Child:
         except subprocess.TimeoutExpired:
             state = f"stopped after {seconds:.0f} s; its last line was: {self._last_line()}"
         self.stop()
-        if self._reader is not None:
-            self._reader.join()
         return state
 
     def stop(self) -> None:
         """End the process and its own children."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._reader is not None:
+            self._reader.join()
+        with suppress(BrokenPipeError), self._process:  # closes its pipes
+            pass
 
     def _last_line(self) -> str:
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]

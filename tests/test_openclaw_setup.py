@@ -12,7 +12,7 @@ import pytest
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.launch.openclaw import Setup, fragment, merged, openclaw_version, plugin_folder, set_up
-from clawctl.run.directory import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import announce
 from clawctl.run.keys import list_keys
 
@@ -29,6 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
     monkeypatch.setenv("OPENCLAW_CONFIG_PATH", str(tmp_path / "home" / "openclaw.json"))
     run = open_run(tmp_path / "run")
     announce(run, "127.0.0.1", 9)
+    publish_bytes(run.api_key, b"key\n")
     return run
 
 

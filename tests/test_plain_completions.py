@@ -53,7 +53,8 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     first = [row for row in rows if row.parent_turn_id is None]
     reasons = [row.untrainable_reason for row in sorted(first, key=lambda row: row.created_at)]
     assert reasons[:2] == [None, None]
-    assert reasons[2] in ("redacted", CUT_CALL)  # the model rarely begins a tool call, and its 24 tokens then end within it
+    # A secret in the prompt costs its own tokens. The model rarely begins a tool call, and its 24 tokens then end within it.
+    assert reasons[2] in (None, CUT_CALL)
     assert SECRET.split()[-1] not in repr(rows)
     assert all(row.next_state and "<|" not in repr(row.next_state) for row in first)
     verdicts = {verdict.turn_id: verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)}

@@ -22,8 +22,8 @@ def doctor(
         bool, typer.Option("--judge", help="Ask the run's judge the planted turns now, and record the result.")
     ] = False,
 ) -> None:
-    """Check this machine for a recipe: GPU, engine, model, memory, port, disk, judge. Then check each sandbox and the browser, with
-    attempts to break out."""
+    """Check this machine, each sandbox and the browser. The first lines are about what a recipe needs: GPU, engine, model, memory,
+    port, disk and judge. The sandboxes are checked with attempts to break out."""
     from clawctl.launch.box_checks import check_box
     from clawctl.printing import answers
     from clawctl.run.directory import recipe_file

@@ -14,8 +14,8 @@ def init(
     judge: Annotated[str | None, typer.Option(help="URL of the server that judges, or self: version 0 of the model.")] = None,
     card: Annotated[str | None, typer.Option("--card", help="Plan for an empty card of this size, such as 24gb.")] = None,
 ) -> None:
-    """Write a recipe that fits this machine, from three answers, and print the next commands. Asks for the answers that no option
-    gives."""
+    """Write a recipe that fits this machine. It takes three answers, asks for those that no option gives, and prints the next
+    commands."""
     from clawctl.launch.beginning import Answers, write_recipe
 
     def answer(given: str | None, question: str, default: str) -> str:

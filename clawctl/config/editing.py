@@ -14,8 +14,7 @@ def with_value(text: str, key: str, value: Any, comment: str) -> str:
     root = yaml.compose(text, yaml.SafeLoader)
     if isinstance(root, yaml.MappingNode) and _find(root, section) is not None:
         return _in_mapping(text, root, key, value, comment)
-    added = yaml.safe_dump({section: _nested(rest, value)}, sort_keys=False, default_flow_style=None).rstrip("\n")
-    return f"{text.rstrip(chr(10))}\n\n{_commented(added, comment)}\n"
+    return f"{text.rstrip(chr(10))}\n\n{_commented(f'{section}: {_shown(rest, value)}', comment)}\n"
 
 
 def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comment: str) -> str:
@@ -23,7 +22,7 @@ def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comm
     node = _find(mapping, name)
     if rest and isinstance(node, yaml.MappingNode):
         return _in_mapping(text, node, rest, value, comment)
-    shown = yaml.safe_dump(_nested(rest, value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
+    shown = _shown(rest, value)
     if node is not None:
         begin, end = node.start_mark.index, node.end_mark.index
         if begin == end:  # `train:` with nothing after it
@@ -45,6 +44,11 @@ def _in_mapping(text: str, mapping: yaml.MappingNode, key: str, value: Any, comm
 def _find(mapping: Any, name: str) -> yaml.Node | None:
     pairs = mapping.value if isinstance(mapping, yaml.MappingNode) else []
     return next((value for key, value in pairs if key.value == name), None)
+
+
+def _shown(key: str, value: Any) -> str:
+    """The value at the dotted `key`, in one line."""
+    return yaml.safe_dump(_nested(key, value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
 
 
 def _nested(key: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.run.directory import published
+from clawctl.run.directory import publish_bytes, published
 from clawctl.run.endpoint import announce
 from tests.judge.judging import by_words, verdicts_of
 from tests.judge.made_turns import reply, shard
@@ -120,6 +120,7 @@ def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_o
     shard(run, "1-a", turns)
     start(None)
     time.sleep(1.0)
+    publish_bytes(run.api_key, b"key\n")  # serve creates it before it announces itself
     first = ScriptedJudge(by_words, delay_s=0.1).start()
     announce(run, "127.0.0.1", first.port)
     until(lambda: len(first.asked) >= 8)

@@ -75,6 +75,7 @@ def test_an_unreadable_usage_costs_no_verdict(run, serving, usage) -> None:
 
 def test_a_server_of_this_run_with_another_key_is_reported_with_the_variable_to_set(run, serving) -> None:
     server = serving(lambda text, number: Response(status_code=401))
+    publish_bytes(run.api_key, b"key\n")
     publish_bytes(run.root / "serve.json", sealed(orjson.dumps({"url": server.url, "pid": 1})))
     shard(run, "1-a", [reply("thanks")])
     with pytest.raises(ClawError, match="this run's server") as caught:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 import pytest
+from transformers import AutoTokenizer
 
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.inspect.data import read_data, show_data
@@ -97,7 +98,10 @@ def test_a_served_secret_reaches_the_client_but_no_file(tmp_path: Path, model_pa
         server.say(f"{MARKER} without")
         first, second = server.captured()
         assert first["messages"][0]["content"] == f"{MARKER}: log in with [redacted:api_key]"
-        assert (first["prompt_ids"], first["untrainable_reason"]) == (None, "redacted")
+        prompt = AutoTokenizer.from_pretrained(model_path).decode(first["prompt_ids"])
+        assert MARKER in prompt  # placeholders of the same length stand for the secret alone
+        assert KEY not in prompt
+        assert first["untrainable_reason"] is None
         assert second["prompt_ids"]
         assert second["untrainable_reason"] is None
         server.client.chat.completions.create(

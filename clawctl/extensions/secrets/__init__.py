@@ -13,7 +13,7 @@ from clawctl.extensions.secrets.context import near_names
 from clawctl.extensions.secrets.digit_codes import in_digit_codes, is_code_under
 from clawctl.extensions.secrets.disclosures import in_disclosures
 from clawctl.extensions.secrets.encoded import encoded, is_login
-from clawctl.extensions.secrets.formats import keys, of_providers
+from clawctl.extensions.secrets.formats import keys, marked_keys, of_providers
 from clawctl.extensions.secrets.hashes import hashed_passwords
 from clawctl.extensions.secrets.headers import tokens
 from clawctl.extensions.secrets.key_values import in_key_values
@@ -50,6 +50,7 @@ class Rule:
 RULES = (
     Rule("a private key", "private_key", private_keys),
     Rule("a key with a known format", "api_key", keys),
+    Rule("a key with a prefix of its own", "api_key", marked_keys),
     Rule("a token in a header, cookie or address", "token", to_value_end(tokens)),
     Rule("an address that is a secret itself", "token", to_value_end(in_links)),
     Rule("a value beside a name like password or key", "password", to_value_end(in_key_values), by="name"),

@@ -166,10 +166,24 @@ _SURE_CALL = re.compile(
 )
 
 
+_TYPED = Anchors(").type(", ").fill(", ").send_keys(", ").sendkeys(", ").setvalue(")
+_FIELD = re.compile(r"""(?i)(?:pass(?:word|wd|code|phrase)|passwort|secret|\bpin|token|api[_-]?key)[\w-]{0,16}["'\])]{1,3}$""")
+_TYPED_TEXT = re.compile(r"""\)\.\w+\([ ]?["'](?P<value>[^"'\n\\]{4,128})["']""")
+
+
+def in_fields(piece: Text) -> Iterator[Span]:
+    """Find literals that a browser test types into a field for a secret: `get("#password").type("…")`."""
+    for at in () if _TYPED.absent(piece) else _TYPED.positions(piece):
+        match = _TYPED_TEXT.match(piece.text, at)
+        if match and _FIELD.search(piece.text, max(0, at - 64), at) and not is_stand_in(match["value"]):
+            yield Span(*match.span("value"), "password")
+
+
 def in_calls(piece: Text) -> Iterator[Span]:
     """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
     yield from in_characters(piece)
+    yield from in_fields(piece)
     for at in _CALLS.positions(piece):
         match = _CALL.match(text, at)
         if match is None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.extensions.secrets.text import Span, Text
-from clawctl.extensions.secrets.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, turns
+from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
 from clawctl.extensions.secrets.vocabulary import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
 _W = r"[A-Za-z0-9_-]"
@@ -90,6 +90,40 @@ def keys(piece: Text) -> Iterator[Span]:
 
 _ACCESS_ID = re.compile("AKIA|ASIA")
 _SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon
+
+
+# Unique prefixes: such a key is recognised even directly after a letter, or if its line was broken soon after the prefix.
+_PREFIXES = (
+    "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "sk-proj-", "sk-ant-", "sk-svcacct-", "sk-or-v1-", "glpat-", "gldt-", "glrt-",
+    "xoxb-", "xoxp-", "xapp-", "hf_", "npm_", "dckr_pat_", "pypi-AgE", "hvs.", "dop_v1_", "shpat_", "sk_live_", "sk_test_", "rk_live_",
+    "whsec_", "AIza", "glsa_", "lin_api_", "AKIA", "ASIA", "claw-", "ATATT3", "nvapi-", "gsk_", "xai-", "pplx-", "sbp_", "ya29.",
+)  # fmt: skip
+_MARKED = Anchors(*map(str.lower, _PREFIXES))
+_GLUED = re.compile(rf"(?:{_FORMATS})")
+_BROKEN = re.compile(
+    rf"(?:{'|'.join(map(re.escape, _PREFIXES))})(?P<first>[A-Za-z0-9_-]{{0,80}})\\?\r?\n[ \t>|]{{0,16}}(?P<rest>[A-Za-z0-9_-]{{6,200}})(?![\w:(=])"
+)
+
+
+def marked_keys(piece: Text) -> Iterator[Span]:
+    """Find keys with a unique prefix that follow a letter directly (`\\x1b[0mghp_…` without its escape) or are broken into two
+    lines.
+    """
+    if _MARKED.absent(piece):
+        return
+    text = piece.text
+    for at in _MARKED.positions(piece):
+        before = text[at - 1 : at].isalnum()
+        if before and (glued := _GLUED.match(text, at)) and is_key(glued):
+            yield Span(*glued.span(), "api_key")
+        elif not before and (broken := _BROKEN.match(text, at)) and _is_one(broken):
+            yield Span(*broken.span(), "api_key")
+
+
+def _is_one(broken: re.Match[str]) -> bool:
+    """Whether both lines form one key: the second mixes letters and digits, and the whole looks random."""
+    joined, rest = broken["first"] + broken["rest"], broken["rest"]
+    return len(joined) >= 16 and mixed(rest) and is_drawn(joined) and turns(rest) * 6 >= len(rest)
 
 
 def is_key(match: re.Match[str]) -> bool:

@@ -47,7 +47,8 @@ def test_each_environment_declares_its_version() -> None:
 def test_doctor_reports_the_sandbox_and_the_browser_after_the_judge(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "clawctl", "doctor", "--run", str(tmp_path / "none")]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    assert lines[0].startswith("sandbox bubblewrap: holds against files, ")
+    sandbox = next(line for line in lines if line.startswith("sandbox "))
+    assert sandbox.startswith("sandbox bubblewrap: holds against files, ")
     assert lines[-1].startswith("browser: ")
 
 

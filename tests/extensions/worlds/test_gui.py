@@ -192,7 +192,7 @@ def test_an_agent_may_name_elements_by_their_labels_and_steps_are_worth_what_the
         return 'click "Nothing"' if len(messages) == 2 else f'click "{wanted}"'
 
     outcome = in_loop(episode(environment, task, answers))
-    assert (outcome.reward, outcome.steps) == (1, {"turn-1": -1, "turn-2": 1})
+    assert (outcome.reward, outcome.steps) == (1, {"chatcmpl-turn-1": -1, "chatcmpl-turn-2": 1})
     assert not in_loop(episode(Gui(pages="press"), task, answers)).steps
     assert problems[1] == 'error: there is no element "Nothing"'
 

@@ -78,7 +78,7 @@ def compute_loss(policy_logits, reference_logits, rewards, advantages, config):
         ),
         ("compute_loss = 3", "compute_loss is not a function"),
         ("def other(): ...", "has no 'compute_loss'"),
-        ("import nothing_of_that_name", "cannot be loaded: ModuleNotFoundError"),
+        ("import nothing_of_that_name", "cannot be loaded: there is no module 'nothing_of_that_name'"),
         ("def compute_loss(a, b, c, d, e): return 1 / 0", "fails on two tokens: ZeroDivisionError"),
         ("def compute_loss(a, b, c, d, e): return 1.0", "returned float"),
         ("def compute_loss(a, b, c, d, e): return a", r"returned a tensor of shape \[2, 7\]"),

@@ -191,10 +191,10 @@ def test_the_command_shows_the_estimate_without_a_run_or_weights(tmp_path: Path)
 
 
 def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
-    small = Recipe.model_validate({"train": {"device_memory_gb": 0.05}})
+    small = Recipe.model_validate({"train": {"device_memory_gb": 0.01}})
     cpu, gpu = (forecast(small, Ranks(0, 1, torch.device(kind))) for kind in ("cpu", "cuda"))
-    assert (cpu.memory, gpu.memory) == (int(0.05 * 2**30), 0)
-    with pytest.raises(ClawError, match=r"needs at least 0\.0\d+ GiB per device, which has 0\.0500"):
+    assert (cpu.memory, gpu.memory) == (int(0.01 * 2**30), 0)
+    with pytest.raises(ClawError, match=r"needs at least 0\.0\d+ GiB per device, which has 0\.0100"):
         check_memory(small, Ranks(0, 1, torch.device("cpu")))
 
 

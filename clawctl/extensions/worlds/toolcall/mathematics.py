@@ -35,7 +35,7 @@ class Verifier:
         with self._lock:
             limit = _LONGEST_S if self._process is not None else _STARTS_S
             if self._process is None:
-                command = [sys.executable, "-m", "clawctl.extensions.worlds.toolcall.mathematics"]
+                command = [sys.executable, "-P", "-m", "clawctl.extensions.worlds.toolcall.mathematics"]
                 self._process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-3, env=environment_of_program())
             process = self._process
             assert process.stdin is not None

@@ -350,7 +350,6 @@ def test_responses_return_logprobs_if_they_are_included(server: Server) -> None:
         ("/responses", "prompt", {"id": "pmpt_1"}, "instructions"),
         ("/responses", "conversation", "conv_1", "previous_response_id"),
         ("/responses", "moderation", {"model": "m"}, "not support moderation"),
-        ("/messages", "thread", {"type": "create"}, "whole history"),
         ("/messages", "compaction", {"type": "summarize"}, "summary"),
     ],
 )
@@ -362,6 +361,13 @@ def test_unsupported_features_are_refused_with_the_cure(server: Server, path: st
     assert cure in error["message"]
     assert error.get("param", field) == field
     assert error["type"] == "invalid_request_error"
+
+
+def test_a_thread_may_begin_but_not_continue(server: Server) -> None:
+    assert post(server, "/messages", thread={"type": "create"}).status_code == 200
+    refused = post(server, "/messages", thread={"type": "continue", "previous_message_id": "msg_1"})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert "whole history" in refused.json()["error"]["message"]
 
 
 def test_values_that_ask_for_nothing_are_no_reason_to_refuse(server: Server) -> None:

@@ -123,11 +123,15 @@ def test_a_reformatted_answer_enters_the_engine_as_it_was_sampled(vllm: Server, 
         "responses": ("/responses", "input", "max_output_tokens"),
         "messages": ("/messages", "messages", "max_tokens"),
     }[dialect]
-    talk = [{"role": "user", "content": f"{dialect}: how many apples?"}]
     headers = {"authorization": "Bearer key"}
-    httpx.post(vllm.url + path, json={"model": "tiny", name: talk, limit: 16}, headers=headers, timeout=60).raise_for_status()
-    first = last(vllm)
-    assert (first["spliced"], first["unspliced"]) == (0, None)
+    for number in range(20):  # until the model samples plain words: a tool call, or words with spaces around them, is another case
+        talk = [{"role": "user", "content": f"{dialect} {number}: how many apples?"}]
+        httpx.post(vllm.url + path, json={"model": "tiny", name: talk, limit: 16}, headers=headers, timeout=60).raise_for_status()
+        first = last(vllm)
+        assert (first["spliced"], first["unspliced"]) == (0, None)
+        said = first["response"]["content"]
+        if said and said == said.strip() and "<" not in said:
+            break
     talk += [{"role": "assistant", "content": f" {first['response']['content']} \n"}, {"role": "user", "content": "and pears?"}]
     body = {"model": "tiny", name: talk, limit: 16, "stream": stream, "temperature": 0.7}
     answer = httpx.post(vllm.url + path, json=body, headers=headers, timeout=60)

@@ -10,6 +10,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from clawctl.cut_calls import CUT_CALL
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
 from tests.named_models import TEXT_MODEL
@@ -42,7 +43,7 @@ def last(server: Server) -> dict[str, Any]:
 
 
 def assert_exact(model: Any, line: dict[str, Any]) -> None:
-    assert line["untrainable_reason"] is None
+    assert line["untrainable_reason"] in (None, CUT_CALL)  # the model samples a tool call now and then, and the limit cuts it
     assert_logprobs(model, line)
 
 

@@ -23,6 +23,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, TypeVar
 
 import orjson
@@ -51,6 +52,9 @@ _KEYS = 256  # API keys whose messages are remembered
 _PROMPTS = 256  # prompts of one key that are remembered
 _QUESTION, _ANSWER = 240, 400  # characters of a question for a secret, and of what follows it, that are searched together
 _SHORTEST_REPEATED = 4  # characters; a shorter secret is not looked for in later messages
+# Different secrets of one conversation that are looked for one by one: in later messages, and in the ids. All text is read once for
+# each, so a message of ten thousand keys would hold up everybody's captures for minutes. With more, the ids are not written.
+_MOST_SECRETS = 256
 # Keys that hold the text of a message part
 _TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")
 _CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
@@ -124,7 +128,7 @@ class _ThreadState(threading.local):
 
 @dataclass(slots=True)
 class _Memory:
-    """What was searched for one API key: digests, never a text."""
+    """What was searched for one API key: digests, and redacted texts in place of those that held a secret."""
 
     # Digest → replacement (None: the value is clean), and the rules that found something in the value
     values: OrderedDict[bytes, tuple[Any, Counter[str]]] = field(default_factory=OrderedDict)
@@ -263,10 +267,9 @@ class Redactor:
             if repeated != clean:
                 clean = repeated
                 reading.hits.setdefault(part, Counter())[REPEATED] += 1
-        if clean != message:
-            reading.secrets |= {
-                finding.value for finding in findings(message, clean) or () if len(finding.value) >= _SHORTEST_REPEATED
-            }
+        if clean != message and len(reading.secrets) < _MOST_SECRETS:
+            values = [found.value for found in findings(message, clean) or () if len(found.value) >= _SHORTEST_REPEATED]
+            reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
         reading.before = last_words(message) or reading.before
         return clean
 
@@ -378,7 +381,9 @@ class Redactor:
         ranges = self._ranges(prompt, new)
         secrets: tuple[str, ...] = ()
         if ranges is not None:
-            gaps = list(self._in_gaps(prompt, ranges, reading, "the token ids"))
+            gaps = list(islice(self._in_gaps(prompt, ranges, reading, "the token ids"), _MOST_SECRETS + 1))
+            if len(gaps) > _MOST_SECRETS:
+                return _Shown(None, False)
             secrets = tuple(prompt.text[start:end] for start, end in gaps)
             ranges += [*gaps, *(place for value in set(secrets) for place in occurrences(prompt.text, value))]
             hidden = [*hidden, *((begin + first, begin + last) for first, last in (prompt.id_range(*part) for part in ranges))]
@@ -401,6 +406,8 @@ class Redactor:
             if found is None:
                 return None
             counts.update(found)
+            if len(counts) > _MOST_SECRETS:
+                return None
         located = [prompt.locate(finding, times) for finding, times in counts.items()]
         return [place for places in located for place in places] if all(located) else None
 

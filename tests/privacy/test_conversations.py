@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from clawctl.config import Recipe
+from clawctl.privacy.prompt_ids import occurrences
 from clawctl.privacy.redaction import Redactor
 from scripts.benchmarks.conversations import ASKED, NOT_SECRET, disagreements, drawn_conversations
 from tests.privacy.made import exchange
@@ -121,3 +122,21 @@ def test_what_one_key_sends_displaces_nothing_that_another_key_sent() -> None:
         sent(redactor, users(f"flood {number}"), key="mallory")
     assert redactor._memories["default"].values == before
     assert len(redactor._memories["mallory"].values) == 4
+
+
+def test_many_secrets_cost_the_ids_and_not_everybodys_time() -> None:
+    """Each secret that the template writes in another form is looked for in all of the prompt, so their number is bounded."""
+    draw = random.Random(1)
+    keys = ["ghp_" + "".join(draw.choices("abcdefghijkABCDEFGHIJK0123456789", k=36)) for _ in range(300)]
+    message = {"role": "user", "content": " | ".join(keys)}
+    written = sent(Redactor(ALWAYS, decode=Letters()), [message], prompt="\n".join(f"- {key}" for key in keys))
+    assert (written.prompt_ids, written.completion_ids, written.untrainable_reason) == (None, None, "redacted")
+    assert not [key for key in keys if key in repr(written)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "places"),
+    [("4829 48291 4829.", "4829", [(0, 4), (11, 15)]), ("aaa", "aa", []), ("#a#a", "#a", [(0, 2), (2, 4)]), ("x", "", [])],
+)
+def test_a_secret_is_looked_for_as_whole_words(text: str, value: str, places: list[tuple[int, int]]) -> None:
+    assert list(occurrences(text, value)) == places

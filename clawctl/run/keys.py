@@ -141,7 +141,8 @@ class KeyRing:
     def __init__(self, run: RunDir, own: str) -> None:
         salt = secrets.token_hex(16)
         self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
-        self._keys = [self._own, *_accepted(list_keys(run))]
+        self._named = _accepted(list_keys(run))  # of the last file that could be read
+        self._keys = [self._own, *self._named]
         self._stamp_read, self._checked_at = self._stamp(), time.monotonic()
         self._revoked: set[str] = set()
 
@@ -168,15 +169,15 @@ class KeyRing:
         self._checked_at = time.monotonic()
         stamp = self._stamp()
         if stamp != self._stamp_read:
-            before, self._keys, self._stamp_read = self._keys, [self._own, *self._readable()], stamp
-            now = {key.name: key.digest for key in self._keys}
-            self._revoked |= {key.name for key in before if now.get(key.name) != key.digest}
-
-    def _readable(self) -> list[StoredKey]:
-        try:
-            return _accepted(list_keys(self._run))
-        except ClawError:  # a file damaged by an edit: no named key is accepted
-            return []
+            self._stamp_read = stamp
+            try:
+                named = _accepted(list_keys(self._run))
+            except ClawError:  # damaged by an edit: no named key is accepted until it is mended, and running requests go on
+                self._keys = [self._own]
+                return
+            digests = {key.name: key.digest for key in named}
+            self._revoked |= {key.name for key in self._named if digests.get(key.name) != key.digest}
+            self._named, self._keys = named, [self._own, *named]
 
     def _stamp(self) -> tuple[int, int] | None:
         try:

@@ -124,6 +124,22 @@ def test_a_rotated_key_replaces_the_old_one_and_both_its_end_and_a_removal_are_r
         rotate_key(run, "anna")
 
 
+def test_a_file_damaged_by_an_edit_accepts_no_named_key_and_ends_no_running_request(run: RunDir) -> None:
+    keys = {name: add_key(run, name) for name in ("anna", "bert")}
+    ring, whole = KeyRing(run, "own"), run.api_keys.read_bytes()
+    run.api_keys.write_bytes(whole[:-20])
+    until(lambda: ring.owner(keys["anna"]) is None)
+    assert ring.pop_revoked() == set()
+    run.api_keys.write_bytes(whole)
+    until(lambda: ring.owner(keys["anna"]) == "anna")
+    assert ring.pop_revoked() == set()
+    run.api_keys.write_bytes(whole[:-21])
+    until(lambda: ring.owner(keys["anna"]) is None)
+    run.api_keys.write_bytes(whole)
+    remove_key(run, "bert")
+    until(lambda: ring.pop_revoked() == {"bert"})
+
+
 def test_only_serve_creates_the_key_of_a_run(run: RunDir) -> None:
     with pytest.raises(ClawError, match="is not known here"):
         own_api_key(run, Recipe())

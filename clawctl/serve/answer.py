@@ -44,7 +44,7 @@ class Answer:
         self._recent = recent
         self._replies: list[Reply] = []
         self.choices: list[Choice] = []
-        self.cancelled = False
+        self.cancelled: Refusal | None = None  # what its client receives, if it is still there
         self.failed: Refusal | None = None
         self.first_at: float | None = None  # unix seconds at which the first token arrived
 
@@ -60,9 +60,10 @@ class Answer:
             choice.prompt_tokens = reply.sampled.prompt_tokens
             choice.prompt_ids, choice.completion_ids = reply.sampled.prompt_ids, reply.sampled.completion_ids
 
-    def cancel(self) -> None:
-        """Stop sampling, for example because the client is gone. The sampled tokens are captured as cancelled."""
-        self.cancelled = True
+    def cancel(self, reason: Refusal | None = None) -> None:
+        """Stop sampling, for example because the client is gone. The sampled tokens are captured as cancelled. A client that is
+        still there receives `reason`, by default that the server stops."""
+        self.cancelled = self.cancelled or reason or Refusal(503, "the server is stopping; retry")
         for reply in self._replies:
             reply.cancel()
 

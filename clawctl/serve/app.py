@@ -379,7 +379,8 @@ class Gateway:
             revoked = self._keys.pop_revoked()
             for answer in self._running if revoked else ():
                 if answer.request.key in revoked:
-                    answer.cancel()
+                    problem = "this API key was removed or replaced while the request ran"
+                    answer.cancel(Refusal(401, problem, code="invalid_api_key"))
 
     def cancel_running(self) -> None:
         """Cancel running requests at the end of the shutdown timeout. The sampled tokens are captured as cancelled."""

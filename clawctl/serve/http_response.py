@@ -73,7 +73,7 @@ async def complete_response(answer: Answer, context: RequestContext, stack: Asyn
         if answer.failed is not None:
             raise answer.failed
         if answer.cancelled:  # the client disconnected, or this server cancelled the request
-            raise Refusal(503, "the server is stopping; retry")
+            raise answer.cancelled
         return Response(answer.dialect.whole(answer.choices), media_type="application/json")
     finally:
         watch.cancel()
@@ -114,7 +114,7 @@ class EventStream:
             context.status = answer.failed.status
             yield dialect.failed(answer.failed)
         elif answer.cancelled:
-            context.status = 499  # the client disconnected, or this server is stopping; only then a client can read the message
-            yield dialect.failed(Refusal(503, "the server is stopping; retry"))
+            context.status = 499  # the client disconnected, or this server cancelled the request; then it can read the message
+            yield dialect.failed(answer.cancelled)
         else:
             yield dialect.end(answer.choices)

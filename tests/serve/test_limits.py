@@ -5,11 +5,14 @@ import resource
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import openai
 import orjson
 import pytest
 from asking import body, post
@@ -247,3 +250,41 @@ def test_a_key_runs_so_many_requests_at_a_time_and_another_key_is_not_its_neighb
     assert {line["key"] for line in small.captured()} == {"default", "anna"}
     remove_key(small.run, "anna")
     until(lambda: post(small, body(), anna).status_code == 401)
+
+
+def test_a_running_stream_of_a_removed_key_ends_and_what_was_sampled_is_captured(small: Server) -> None:
+    for number in range(8):  # the random model may end early
+        key = add_key(small.run, name := f"guest-{number}")
+        until(lambda key=key: post(small, body(), key).status_code == 200)
+        streams = {
+            owner: small.client.with_options(api_key=given).chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": owner}], stream=True, max_tokens=2000, temperature=2
+            )
+            for owner, given in ((name, key), ("default", "key"))
+        }
+        for stream in streams.values():
+            next(iter(stream))
+        remove_key(small.run, name)
+        with suppress(openai.APIError):  # the server ends it, unless the answer has ended
+            list(streams[name])
+        status = next(line["status"] for line in reversed(small.captured()) if line["key"] == name)
+        streams["default"].close()
+        until(lambda: small.health()["requests"]["running"] == 0)
+        if status == "cancelled":
+            break
+    assert status == "cancelled"
+
+
+def test_a_whole_answer_of_a_removed_key_is_refused_with_the_reason(small: Server) -> None:
+    for number in range(8):  # the random model may end early
+        key = add_key(small.run, name := f"whole-{number}")
+        until(lambda key=key: post(small, body(), key).status_code == 200)
+        with ThreadPoolExecutor(1) as threads:
+            pending = threads.submit(post, small, body(max_tokens=2000, temperature=2, n=4), key)
+            until(lambda pending=pending: pending.done() or small.health()["requests"]["running"] > 0)
+            remove_key(small.run, name)
+            answer = pending.result()
+        if answer.status_code != 200:
+            break
+    assert answer.status_code == 401
+    assert "removed or replaced" in answer.json()["error"]["message"]

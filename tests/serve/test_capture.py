@@ -19,7 +19,9 @@ def exchange(i: int) -> Exchange:
 
 
 def written(folder: Path) -> list[str]:
-    return [orjson.loads(line)["exchange_id"] for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+    """The exchanges of the whole lines: another one's line may be half written at the moment of reading."""
+    whole = [path.read_bytes().rpartition(b"\n")[0] for path in folder.glob("*.jsonl")]
+    return [orjson.loads(line)["exchange_id"] for text in whole for line in text.splitlines()]
 
 
 def test_simultaneous_exchanges_are_written_in_order_and_before_their_answers_end(tmp_path: Path) -> None:

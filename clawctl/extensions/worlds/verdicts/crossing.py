@@ -17,6 +17,11 @@ from typing import Any
 SOCKET = os.environ.get("CLAWCTL_SOCKET", "/run/model.sock")
 # What one side writes below these, the other side sees. Without namespaces, both sides have the same files.
 FOLDERS = () if "CLAWCTL_SOCKET" in os.environ else tuple(os.environ.get("CLAWCTL_FOLDERS", "/tmp").split(":"))
+# Files that change how tests run. The agent's versions are replaced by the original ones, and none crosses while tests run.
+OF_THE_TESTS = {
+    *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"),
+    *(".coveragerc", "sitecustomize.py", "usercustomize.py"),
+}
 _CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
 _TEXTS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {  # type, to JSON, from JSON
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),

@@ -17,6 +17,8 @@ _define_graded() {
 _define_graded
 cd() { builtin cd "$@" && _define_graded; }
 pushd() { builtin pushd "$@" && _define_graded; }
+# uv's installer leaves a file of this name, which scripts read. Nothing is installed here, so there is nothing to read.
+_of_installer() { case "$1" in */.local/bin/env) return 0;; *) return 1;; esac; }
 _refuse() { echo "$1 is the graded code's, and does not run in the shell of the tests" >&2; return 1; }
-source() { if _graded "$1"; then _refuse "$1"; else builtin source "$@"; fi; }
-.() { if _graded "$1"; then _refuse "$1"; else builtin . "$@"; fi; }
+source() { if _of_installer "$1"; then return 0; elif _graded "$1"; then _refuse "$1"; else builtin source "$@"; fi; }
+.() { if _of_installer "$1"; then return 0; elif _graded "$1"; then _refuse "$1"; else builtin . "$@"; fi; }

@@ -12,20 +12,9 @@ from typing import Any
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of, without
 from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
-# Files that change how tests run. The agent's versions are replaced by the original ones.
-OF_THE_TESTS = {
-    "conftest.py",
-    "pytest.ini",
-    ".pytest.ini",
-    "pytest.toml",
-    ".pytest.toml",
-    "tox.ini",
-    "setup.cfg",
-    "pyproject.toml",
-}
-OF_THE_TESTS |= {".coveragerc", "sitecustomize.py", "usercustomize.py"}
 _COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
 _TEST_FOLDERS = {"test", "tests", "testing"}
 _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)

@@ -19,7 +19,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from crossing import SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
+from crossing import OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
 
 # Special methods that an object forwards. What the second group answers decides a test by itself.
 _FORWARDED = (
@@ -65,7 +65,11 @@ class GradedSession:
         """Take over the files that the graded code has changed, as data that is not executable."""
         theirs = self.ask("digests")
         gone: dict[str, str | None] = {path: None for path in self._sent if path not in theirs}
-        self._files.write(self.ask("read", [path for path in theirs if self._sent.get(path) != theirs[path]]) | gone)
+        self._take(self.ask("read", [path for path in theirs if self._sent.get(path) != theirs[path]]) | gone)
+
+    def _take(self, files: dict[str, str | None]) -> None:
+        """Take over files of the graded code, without those that change how tests run."""
+        self._files.write({path: text for path, text in files.items() if os.path.basename(path) not in OF_THE_TESTS})
 
     def ask(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Let the graded code do something. Raises what it raises."""
@@ -95,7 +99,7 @@ class GradedSession:
     def _receive(self) -> dict[str, Any]:
         try:
             reply: dict[str, Any] = json.loads(self._lines.readline())
-            self._files.write(reply["files"])
+            self._take(reply["files"])
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise GradedCodeEnded("the process of the graded code has ended, or answers nothing readable") from error
         return reply

@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, SandboxKind, SandboxOver, kind_of
 from clawctl.extensions.worlds.verdicts import Graded, inside, nothing, shortened
-from clawctl.extensions.worlds.verdicts.python_code import OF_THE_TESTS
+from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
 _LOGS = "/logs/verifier"
@@ -131,7 +131,6 @@ async def run_script(
         ):
             await sandbox.put(data_of(snapshot, tests))
             sandbox.define({**own, "CLAWCTL_FOLDERS": f"{folder}:/tmp:{HOME}"})
-            await sandbox.run("mkdir -p $HOME/.local/bin; : > $HOME/.local/bin/env")
             environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
             confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
             ran = await sandbox.run(confined, timeout=timeout, environment=environment)

@@ -17,6 +17,7 @@ from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask
 from clawctl.extensions.worlds.terminal import environment as terminal
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.verdicts import Graded
 from scripts.benchmarks.environments_cheats_scripts import ATTACKS
 from scripts.benchmarks.environments_oracle import Solve
 from scripts.benchmarks.table import Row
@@ -131,10 +132,13 @@ async def _rows(options: argparse.Namespace) -> list[Row]:
     helped = _with_helper(repository)
     rows.append(Row("cheats helpers", "score_max", (await swe.solve(helped, attacks()[_HELPERS])).value, "share"))
     rows.append(Row("cheats helpers", "score_honest", (await swe.solve(helped)).value, "share"))
-    scores = {attack.name: (await terminal.solve(attack.task, attack.attack)).value for attack in ATTACKS}
+    scripts = ATTACKS[options.seed % 6 :: 6] if options.quick else ATTACKS
+    scores = {attack.name: _earned(await terminal.solve(attack.task, attack.attack)) for attack in scripts}
     rows.append(Row("cheats scripts", "score_max", max(scores.values()), "share"))
-    honest = min([(await terminal.solve(attack.task, attack.honest)).value for attack in ATTACKS])
+    honest = min([(await terminal.solve(attack.task, attack.honest)).value for attack in scripts])
     rows.append(Row("cheats scripts", "score_honest", honest, "share"))
+    for attack in (attack for attack, score in scores.items() if score):
+        print(f"scripts: {attack!r} gets {scores[attack]}")
     fooled = await _scores(terminal.solve, believing, chosen)
     rows.append(Row("cheats believing", "fooled", sum(score > 0 for score in fooled.values()), "number"))
     return [*rows, Row("cheats", "attacks", len(chosen) + len(ATTACKS), "number")]
@@ -151,12 +155,16 @@ def _with_helper(task: SweTask) -> SweTask:
     return replace(task, files=files, tests=("tests/test_shop.py::test_total",), test_files=test_files, patch=patch, calls=())
 
 
+def _earned(score: Graded) -> float:
+    return score.value if score.verdict == "trusted" else 0.0
+
+
 async def _scores(solve: Solve, task: Any, chosen: dict[str, str]) -> dict[str, float]:
     """Return the score of each attack. Two attacks run concurrently."""
     room = asyncio.Semaphore(2)
 
     async def score(commands: str) -> float:
         async with room:
-            return (await solve(task, commands)).value
+            return _earned(await solve(task, commands))
 
     return dict(zip(chosen, await asyncio.gather(*map(score, chosen.values())), strict=True))

@@ -91,9 +91,11 @@ def test_a_forged_verdict_is_worth_nothing(tmp_path: Path, name: str) -> None:
 
 @needs_sandbox
 @pytest.mark.parametrize("case", ATTACKS, ids=lambda case: case.name)
-def test_a_program_that_a_test_script_runs_first_does_not_decide_its_verdict(case: ScriptAttack) -> None:
-    assert asyncio.run(solve(case.task, case.attack)).value == 0
-    assert asyncio.run(solve(case.task, case.honest)).value == 1
+def test_the_graded_code_does_not_decide_the_verdict_of_a_test_script(case: ScriptAttack) -> None:
+    attacked = asyncio.run(solve(case.task, case.attack))
+    assert attacked.value == 0 or attacked.verdict == "unverified", attacked.log
+    honest = asyncio.run(solve(case.task, case.honest))
+    assert (honest.value, honest.verdict) == (1, case.verdict), honest.log
 
 
 def test_a_task_without_a_verdict_is_refused_with_the_cure(tmp_path: Path) -> None:

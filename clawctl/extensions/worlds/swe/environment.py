@@ -35,7 +35,7 @@ class Swe:
     own objects."""
 
     metrics = ("reward", "solved")
-    version = "2"
+    version = "3"
     worst = 0.0
 
     def __init__(

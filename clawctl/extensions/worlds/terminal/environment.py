@@ -29,10 +29,11 @@ class Terminal:
 
     `harness`: the command of another agent, which runs in the sandbox in place of the built-in agent. `see`: folders that it needs,
     separated by commas. `steps`: also reward single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in
-    agent reports how commands ended. `sandbox`: the kind of sandbox for the commands (`docs/environments.md`)."""
+    agent reports how commands ended. `sandbox`: the kind of sandbox for the commands (`docs/environments.md`).
+    `accept_unverified`: reward verdicts for which the tests ran text of the graded code beside themselves."""
 
     metrics = ("reward", "solved")
-    version = "2"
+    version = "3"
     worst = 0.0
 
     def __init__(
@@ -44,13 +45,14 @@ class Terminal:
         see: str = "",
         steps: bool = False,
         sandbox: str | Mapping[str, Any] | None = None,
+        accept_unverified: bool = False,
     ) -> None:
         self.kind = read_kind(sandbox)
         if not self.kind.has_own_files:
             cure = "use another kind of sandbox, or the environment swe or toolcall"
             raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
         self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
-        self.steps = steps
+        self.steps, self.accept_unverified = steps, accept_unverified
         self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
@@ -66,7 +68,7 @@ class Terminal:
             await prepare(sandbox, spec)
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
-        return outcome_of(spec.instruction, worked, score, self.steps)
+        return outcome_of(spec.instruction, worked, score, self.steps, self.accept_unverified)
 
 
 async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
@@ -102,7 +104,7 @@ async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:
     """Grade the current state of the sandbox. Ends the sandbox's processes."""
     variables = {**task.variables, **task.test_variables}
     return await grade_files(
-        sandbox, lambda files: run_script(task.tests, files, task.folder, task.limits, task.verdict_s, variables)
+        sandbox, lambda files: run_script(task.tests, files, task.folder, task.limits, task.verdict_s, variables, task.seed)
     )
 
 

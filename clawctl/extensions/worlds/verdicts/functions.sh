@@ -1,24 +1,55 @@
 # Read by each shell of a test script (BASH_ENV). Each file of the graded code that a command could name is a function, which runs it in
-# the sandbox of the graded code. CLAWCTL_FOLDERS are the folders where such files are.
+# the sandbox of the graded code. CLAWCTL_FOLDERS are the folders where such files are. Interpreters that are named by their path are
+# functions as well, which start clawctl's programs of the same names.
+_TEXT=; [ -f "$0" ] && case "$(realpath -m -- "$0")" in /tests/*) _TEXT=$(<"$0");; esac
 _graded() {
-  [ -f "$1" ] || return 1
-  case "$(realpath -m -- "$1")" in /tests/*|/usr/*|/opt/clawctl/*) return 1;; esac
+  [ -e "$1" ] || return 1
+  case "$(realpath -m -- "$1")" in /tests/*|/usr/*|/etc/*|/opt/clawctl/*) return 1;; esac
 }
 _define_graded() {
   local path short
   while IFS= read -r path; do
     case "$path" in *[!A-Za-z0-9_./+=@%,-]*) continue;; esac
-    eval "function $path { /opt/clawctl/bin/graded $path \"\$@\"; }"
+    builtin eval "function $path { /opt/clawctl/bin/graded $path \"\$@\"; }"
     case "$path" in "$PWD"/*) short=${path#"$PWD"/};; *) continue;; esac
-    eval "function ./$short { /opt/clawctl/bin/graded ./$short \"\$@\"; }"
-    case "$short" in */*) eval "function $short { /opt/clawctl/bin/graded $short \"\$@\"; }";; esac
-  done < <(find ${CLAWCTL_FOLDERS//:/ } -type f -size +0 2>/dev/null | head -n 2000)
+    builtin eval "function ./$short { /opt/clawctl/bin/graded ./$short \"\$@\"; }"
+    case "$short" in */*) builtin eval "function $short { /opt/clawctl/bin/graded $short \"\$@\"; }";; esac
+  done < <(PATH=${PATH#/opt/clawctl/bin:} command find ${CLAWCTL_FOLDERS//:/ } -type f -size +0 2>/dev/null | head -n 2000)
 }
+_define_programs() {
+  local path name real
+  for path in /opt/clawctl/bin/*; do
+    name=${path##*/}
+    for real in /usr/bin/$name /bin/$name /usr/local/bin/$name; do
+      [ -x "$real" ] && builtin eval "function $real { $path \"\$@\"; }"
+    done
+    case "$name" in gcc|g++|cc|c++|clang|make|cmake|cargo|rustc|go|tcc|ghc) builtin eval "$name() { _then_define $path \"\$@\"; }";; esac
+  done
+  for real in /usr/bin/python3.* /usr/local/bin/python3.*; do
+    case "$real" in *-config|*'*') ;; *) builtin eval "function $real { /opt/clawctl/bin/python3 \"\$@\"; }";; esac
+  done
+}
+_then_define() { "$@"; local code=$?; _define_graded; return $code; }
+chmod() { _then_define command chmod "$@"; }
 _define_graded
+_define_programs
 cd() { builtin cd "$@" && _define_graded; }
 pushd() { builtin pushd "$@" && _define_graded; }
 # uv's installer leaves a file of this name, which scripts read. Nothing is installed here, so there is nothing to read.
 _of_installer() { case "$1" in */.local/bin/env) return 0;; *) return 1;; esac; }
-_refuse() { echo "$1 is the graded code's, and does not run in the shell of the tests" >&2; return 1; }
-source() { if _of_installer "$1"; then return 0; elif _graded "$1"; then _refuse "$1"; else builtin source "$@"; fi; }
-.() { if _of_installer "$1"; then return 0; elif _graded "$1"; then _refuse "$1"; else builtin . "$@"; fi; }
+source() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin source "$@"; }
+.() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin . "$@"; }
+# A text that the script contains between quotes needs no further look.
+_is_written() { case "$_TEXT" in *"'$1'"*|*"\"$1\""*) return 0;; *) return 1;; esac; }
+eval() { _is_written "$*" || /opt/clawctl/bin/eval "$*"; builtin eval "$@"; }
+_filter() {
+  local name=$1 word; shift
+  for word; do
+    case "$word" in
+      -*f*|--file*) "/opt/clawctl/bin/$name" "$@"; return;;
+      *[!A-Za-z0-9_./-]*) _is_written "$word" || { "/opt/clawctl/bin/$name" "$@"; return; };;
+    esac
+  done
+  PATH=${PATH#/opt/clawctl/bin:} command "$name" "$@"
+}
+for _name in sed awk gawk mawk; do builtin eval "$_name() { _filter $_name \"\$@\"; }"; done

@@ -14,6 +14,7 @@ import contextlib
 import enum
 import errno
 import importlib
+import importlib.util
 import inspect
 import io
 import json
@@ -75,13 +76,35 @@ class GradedProcess:
                 message = {"value": self.encoded(self.do(request))}
             except BaseException as error:  # noqa: BLE001 the graded code's, also SystemExit
                 message = {"raised": self.encoded(error)}
-        return {**message, "printed": [printed.getvalue(), errors.getvalue()]}
+        states = self.states(request) if request["do"] in ("call", "special", "set", "delete") else []
+        return {**message, "states": states, "printed": [printed.getvalue(), errors.getvalue()]}
+
+    def states(self, request: dict[str, Any]) -> list[Any]:
+        """The attributes of the objects that the request may have changed, which the tests compare with what they make later."""
+        targets = [self.decoded(value) for value in (*request["arguments"], *request.get("options", {}).values())]
+        targets += [getattr(target, "__self__", None) for target in targets]
+        found = {id(target): self.state(target) for target in targets if id(target) in self.objects}
+        return [[number, state] for number, state in found.items() if state is not None]
+
+    def state(self, value: Any) -> Any:
+        """The attributes of an object, encoded. None if they are no plain data."""
+        if isinstance(value, type | ModuleType) or inspect.isroutine(value):
+            return None
+        try:
+            return encode(attributes(value), refuse)
+        except Exception:  # noqa: BLE001 the graded code's
+            return None
 
     def do(self, request: dict[str, Any]) -> Any:
         what, arguments = request["do"], [self.decoded(value) for value in request["arguments"]]
         if what == "import":
             sys.path[:0] = [path for path in arguments[1] if path not in sys.path]
             return importlib.import_module(arguments[0])
+        if what == "load":
+            spec: Any = importlib.util.spec_from_file_location(*arguments)
+            sys.modules[arguments[0]] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            return module
         if what in ("digests", "write", "read", "program"):
             return getattr(self, what)(*arguments)
         target, *arguments = arguments
@@ -92,7 +115,7 @@ class GradedProcess:
         if what == "delete":
             return delattr(target, *arguments)
         if what == "state":
-            return dict(vars(target)) if hasattr(target, "__dict__") else {name: getattr(target, name) for name in target.__slots__}
+            return attributes(target)
         if what == "plain":
             base = plain_base(target)
             return None if base is None else base(target)
@@ -192,6 +215,8 @@ class GradedProcess:
         if inspect.isroutine(value):
             return {**described, "function": getattr(value, "__name__", "?"), "async": inspect.iscoroutinefunction(value)}
         described |= {"type": self.encoded(type(value)), "callable": callable(value)}
+        if (state := self.state(value)) is not None:
+            described["state"] = state
         if isinstance(value, BaseException):
             described |= {"exception": [self.encoded(argument) for argument in value.args], "text": str(value)}
         if isinstance(value, enum.Enum):
@@ -200,6 +225,14 @@ class GradedProcess:
         if base is not None and (base not in (list, dict, set) or type(value).__module__.split(".")[0] in _GIVEN):
             described["plain"] = self.encoded(base(value))
         return described
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    return dict(vars(value)) if hasattr(value, "__dict__") else {name: getattr(value, name) for name in value.__slots__}
+
+
+def refuse(value: Any) -> Any:
+    raise TypeError("not plain data")
 
 
 def _coded(data: bytes) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
-from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of, without
 from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
 from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
@@ -67,8 +67,8 @@ async def run_pytest(
     words = [f"{TOOLS}/run_tests.py", "--json", *sorted({name.split("::")[0] for name in wanted})]
     try:
         async with (
-            open_graded(without(code, set(tests)), folder, limits) as socket,
-            open_linked(socket, folder, limits, test_programs(local), PYTEST) as sandbox,
+            open_graded(without(code, set(tests)), folder, limits) as graded,
+            open_linked(graded.socket, folder, limits, test_programs(kind_of(limits), local, ["/tmp"], ()), PYTEST) as sandbox,
         ):
             ran = await _run(sandbox, words, code, b"", timeout)
     except ValueError as error:
@@ -83,7 +83,7 @@ async def run_pytest(
     missing = [name for name in wanted if not _among(name, report["passed"]) or _among(name, report["failed"])]
     if missing or "collection" in report["failed"]:
         return nothing(f"not passed: {', '.join(missing[:5])}\n{log}")
-    believed = [name for name in wanted if _among(name, report["unverified"])]
+    believed = graded.marks + [name for name in wanted if _among(name, report["unverified"])]
     if believed:
         return Graded(1.0, f"these rest on what the code says of its own objects: {', '.join(believed[:5])}\n{log}", UNVERIFIED)
     return Graded(1.0, log)

@@ -19,7 +19,18 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from crossing import OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # beside this file
+from boundary import mark  # type: ignore[import-not-found]  # beside this file
+from crossing import (  # type: ignore[import-not-found]
+    FOLDERS,
+    OF_THE_TESTS,
+    SOCKET,
+    SUBSCRIPT,
+    SharedFiles,
+    contents,
+    decode,
+    digests,
+    encode,
+)  # fmt: skip
 
 # Special methods that an object forwards. What the second group answers decides a test by itself.
 _FORWARDED = (
@@ -51,7 +62,9 @@ class GradedSession:
         self._files = SharedFiles()
         self.claims: list[str] = []  # what the graded code claimed since this list was cleared
         self._sent: dict[str, str] = {}  # digests of the files that the graded code has
-        if "CLAWCTL_FOLDERS" in os.environ:
+        self._touched = 0  # grows with each reply
+        self._end_of_output = b""
+        if len(FOLDERS) > 1:
             self.send_files()
 
     def send_files(self) -> None:
@@ -69,7 +82,10 @@ class GradedSession:
 
     def _take(self, files: dict[str, str | None]) -> None:
         """Take over files of the graded code, without those that change how tests run."""
-        self._files.write({path: text for path, text in files.items() if os.path.basename(path) not in OF_THE_TESTS})
+        kept = {path: text for path, text in files.items() if os.path.basename(path) not in OF_THE_TESTS}
+        if len(FOLDERS) > 1 and any(SUBSCRIPT.search(base64.b64decode(text[1:])) for text in kept.values() if text):
+            mark("a file of the graded code has a text that a shell would execute where it expects a number")
+        self._files.write(kept)
 
     def ask(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Let the graded code do something. Raises what it raises."""
@@ -80,7 +96,11 @@ class GradedSession:
             if "callback" in reply:
                 self._send(self._called_back(reply))
             else:
-                os.write(1 if reply["stream"] == "out" else 2, base64.b64decode(reply["data"]))
+                self._show(1 if reply["stream"] == "out" else 2, base64.b64decode(reply["data"]))
+        self._touched += 1
+        for number, state in reply.get("states", []):
+            if (known := self._objects.get(int(number))) is not None and isinstance(known, RemoteObject):
+                known.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(state))
         out, errors = reply.get("printed", ("", ""))
         sys.stdout.write(out)
         sys.stderr.write(errors)
@@ -88,6 +108,12 @@ class GradedSession:
             raised = self._decoded(reply["raised"])
             raise raised if isinstance(raised, BaseException) else RuntimeError(str(raised))
         return self._decoded(reply["value"])
+
+    def _show(self, stream: int, data: bytes) -> None:
+        if SUBSCRIPT.search(self._end_of_output + data):
+            mark("a program of the graded code prints a text that a shell would execute where it expects a number")
+        self._end_of_output = (self._end_of_output + data)[-500:]
+        os.write(stream, data)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -151,6 +177,8 @@ class GradedSession:
         else:
             instance = object.__new__(made)
         instance.__dict__.update({f"{_OWN}id": number, f"{_OWN}member": described.get("member")})
+        if "state" in described:
+            instance.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(described["state"]))
         return instance
 
     def _class(self, number: int, described: dict[str, Any]) -> Any:
@@ -192,7 +220,7 @@ class RemoteType(type):
         if not isinstance(made, cls) or (isinstance(made, tuple) and tuple(made)[: len(arguments)] != arguments):
             cls._clawctl_session.claims.append(f"what {cls.__name__} makes")
         elif type(made) is cls and not cls._clawctl_enum:
-            made.__dict__[f"{_OWN}given"] = (arguments, options)
+            made.__dict__ |= {f"{_OWN}given": (arguments, options), f"{_OWN}made": cls._clawctl_session._touched}
         return made
 
     def __getattr__(cls, name: str) -> Any:
@@ -258,7 +286,7 @@ class RemoteObject(metaclass=RemoteType):
         plain = session.ask("plain", self)
         if plain is not None and not isinstance(other, RemoteObject):
             return bool(plain == other)
-        if type(self) is type(other) and _is_made(self, other) and _state(self) is not None and _state(self) == _state(other):
+        if type(self) is type(other) and _are_same(self, other):
             return True
         answer = session.ask("special", self, "__eq__", other) is True
         session.claims.append(f"an object of {type(self).__name__} is {'equal' if answer else 'not equal'}")
@@ -268,17 +296,22 @@ class RemoteObject(metaclass=RemoteType):
         return not self == other
 
 
-def _is_made(*values: Any) -> bool:
-    """Whether the test made one of the objects itself."""
-    return any(f"{_OWN}given" in value.__dict__ for value in values)
+def _are_same(first: Any, second: Any) -> bool:
+    """Whether two objects have the same attributes, one of which the test made itself, after the other one had got its own.
+
+    The graded code could give an object that is made later the attributes that the test gave to the first.
+    """
+    for made, other in ((first, second), (second, first)):
+        at, state = other.__dict__.get(f"{_OWN}state", (0, None))
+        if at <= made.__dict__.get(f"{_OWN}made", -1) and state is not None and _state(made) == state == _state(other, state):
+            return True
+    return False
 
 
-def _state(value: Any) -> dict[str, Any] | None:
+def _state(value: Any, state: Any = None) -> dict[str, Any] | None:
     """The attributes of an object. None if they are not plain, or lack what the test gave to make the object."""
-    if not isinstance(value, RemoteObject):
-        return None
     try:
-        state: Any = type(value)._clawctl_session.ask("state", value)
+        state = type(value)._clawctl_session.ask("state", value) if state is None else state
     except Exception:  # noqa: BLE001 an object without attributes
         return None
     arguments, options = value.__dict__.get(f"{_OWN}given", ((), {}))
@@ -341,6 +374,19 @@ class RemoteModule(ModuleType):
         self.__dict__[f"{_OWN}session"].ask("delete", self, name)
 
 
+class _LoaderOfFile(importlib.abc.Loader):
+    def __init__(self, finder: "GradedFinder", path: str) -> None:
+        self._finder, self._path = finder, path
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        self._finder.session = self._finder.session or GradedSession()
+        module: ModuleType = self._finder.session.ask("load", spec.name, self._path)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
 class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules as Python does, and loads those of the graded code in the other sandbox.
 
@@ -373,6 +419,10 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pass
+
+    def at(self, path: str) -> importlib.abc.Loader:
+        """A loader of the module in this file of the graded code."""
+        return _LoaderOfFile(self, path)
 
     def take_claims(self) -> list[str]:
         """What the graded code has claimed since the last call."""

@@ -6,23 +6,33 @@ What the tests ask of the graded code crosses between them as plain data (`cross
 import asyncio
 import json
 import os
+import shutil
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxOver, kind_of, open_sandbox
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.verdicts import inside
+from clawctl.extensions.worlds.verdicts.interpreters import BUILDERS, EDITORS, FILTERS, OTHERS, RUNNERS, SHELLS
 
 PYTEST = ("pytest", "_pytest", "pluggy", "py", "iniconfig", "packaging", "pygments")
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """The socket of the graded code, and what ran beside the tests although it may be the graded code's (`boundary.mark`)."""
+
+    socket: Path
+    marks: list[str] = field(default_factory=list)
 
 
 @asynccontextmanager
 async def open_graded(
     code: bytes, folder: str, limits: Limits, variables: Mapping[str, str] = MappingProxyType({})
-) -> AsyncIterator[Path]:
+) -> AsyncIterator["Separation"]:
     """Unpack the code in a sandbox of its own, and run it for whoever connects to the socket that is yielded.
 
     Raises SandboxFailed, and ValueError if the code does not fit.
@@ -37,12 +47,20 @@ async def open_graded(
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         opened.append(writer)
+        first = await reader.read(1 << 16)
+        if first.startswith(b'{"mark"'):
+            separation.marks.append(json.loads(first)["mark"])
+            writer.write(b"1")
+            await writer.drain()
+            writer.close()
+            return
         graded = await waiting.get()
         if graded is None:
             writer.close()
             waiting.put_nowait(None)  # the graded code has ended, for all that follow as well
             return
         try:
+            graded[1].write(first)
             await asyncio.gather(_relay(reader, graded[1]), _relay(graded[0], writer))
         finally:
             writer.close()
@@ -50,6 +68,7 @@ async def open_graded(
 
     with tempfile.TemporaryDirectory(prefix="clawctl-") as place:
         inner, outer = Path(place) / "graded.sock", Path(place) / "tests.sock"
+        separation = Separation(outer)
         servers = [await asyncio.start_unix_server(arrive, inner), await asyncio.start_unix_server(connect, outer)]
         for path in (inner, outer):
             os.chmod(path, 0o666)  # the sandboxes run as separate users
@@ -59,7 +78,7 @@ async def open_graded(
                 sandbox.define(variables)
                 serving = asyncio.create_task(_serve(sandbox, limits.seconds, waiting))
                 try:
-                    yield outer
+                    yield separation
                 finally:
                     serving.cancel()
                     with suppress(asyncio.CancelledError):
@@ -100,7 +119,38 @@ async def _relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> 
             target.write_eof()
 
 
-def test_programs(tests: Sequence[str]) -> Mapping[str, bytes]:
-    """The programs of the sandbox of the tests, by path. `tests` are files and folders of tests among the graded code."""
-    names = ("run_tests.py", "remote_modules.py", "crossing.py")
-    return {f"{TOOLS}/{name}": inside(name) for name in names} | {f"{TOOLS}/tests.json": json.dumps(list(tests)).encode()}
+def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str], languages: Collection[str]) -> dict[str, bytes]:
+    """The programs of the sandbox of the tests, by path.
+
+    `tests` are files and folders of tests among the graded code. `folders` are shared by both sandboxes. `languages` are those of
+    the graded code.
+    """
+    python = kind.python()
+    names = (
+        "run_tests.py",
+        "remote_modules.py",
+        "crossing.py",
+        "boundary.py",
+        "interpreters.py",
+        "interpreter.py",
+        "graded_program.py",
+        "functions.sh",
+    )
+    given = {"tests": list(tests), "folders": list(folders), "languages": sorted(languages)}
+    texts = {name: f'{python} -I -S {TOOLS}/interpreter.py {name} "$@"\n' for name in _started(kind)}
+    texts["graded"] = f'{python} -I -S {TOOLS}/graded_program.py "$@"\n'
+    return {f"{TOOLS}/{name}": inside(name) for name in names} | {
+        f"{TOOLS}/tests.json": json.dumps(given).encode(),
+        f"{TOOLS}/python/sitecustomize.py": inside("sitecustomize.py"),
+        f"{TOOLS}/shell": Path(
+            "/bin/bash"
+        ).read_bytes(),  # an unreadable copy, so other processes of its user cannot access its memory
+        **{f"{TOOLS}/bin/{name}": f"#!/bin/bash -p\nunset BASH_ENV\nexec {text}".encode() for name, text in texts.items()},
+    }
+
+
+def _started(kind: SandboxKind) -> list[str]:
+    """The programs that `interpreter.py` starts. An image may have others than this machine."""
+    names = (*SHELLS, *FILTERS, *RUNNERS, *BUILDERS, *OTHERS, *EDITORS)
+    is_local = kind.name == "bubblewrap"
+    return ["python", "python3", "eval", "source", "sudo", *(name for name in names if not is_local or shutil.which(name))]

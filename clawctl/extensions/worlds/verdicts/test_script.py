@@ -7,7 +7,6 @@ system's programs. Nothing is installed: programs that the script needs must be 
 
 import io
 import json
-import shutil
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,19 +15,17 @@ from pathlib import Path
 from types import MappingProxyType
 
 from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, SandboxKind, SandboxOver, kind_of
-from clawctl.extensions.worlds.verdicts import Graded, inside, nothing, shortened
-from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
+from clawctl.extensions.worlds.sandbox.tars import files_of
+from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS, SUBSCRIPT
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
 _LOGS = "/logs/verifier"
-_SHELL = f"{TOOLS}/shell"  # an unreadable copy of bash, so other processes of the same user cannot access its memory
-# Programs that run what they are given. If that is the graded code's, they run in its sandbox; the second group always does.
-_RUNNERS = ("bash", "sh", "dash", "timeout", "env", "nohup", "nice", "setsid", "stdbuf", "xargs", "time")
-_BUILDERS = (
-    *("make", "cmake", "gcc", "g++", "cc", "c++", "clang", "cargo", "rustc", "go", "node", "npm", "npx", "perl", "ruby", "php"),
-    *("java", "javac", "lua", "Rscript"),
-)
-_IS_GRADED = inside("functions.sh").decode().partition("_define_graded")[0]
+_SHELL = f"{TOOLS}/shell"
+_ENDINGS = {
+    "node": (".js", ".cjs", ".mjs", ".ts", ".node"), "perl": (".pl", ".pm", ".ph"), "ruby": (".rb",), "php": (".php", ".inc"),
+    "lua": (".lua",), "Rscript": (".R", ".r", ".Rmd"),
+}  # fmt: skip
 _INSTALL = """#!/bin/bash
 case " $* " in *" install "*) ;; *) exit 0;; esac
 missing=0
@@ -54,48 +51,25 @@ done
 [ $# -gt 0 ] || exit 0
 exec "$@"
 """
-    interpreter = f"""#!/bin/bash
-if [ "$1" = -m ] && [ "$2" = pytest ]; then shift 2; {tests.strip()}; fi
-if [ "$1" = -m ] && [ "$2" = pip ]; then exit 0; fi
-GIVEN_PYTHONPATH=$PYTHONPATH PYTHONPATH={TOOLS}/python exec {python} -P -s "$@"
-"""
     nothing_to_do = "#!/bin/bash\nexit 0\n"
     texts = {
-        "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "python": interpreter,
-        "python3": interpreter, "apt-get": _INSTALL, "apt": _INSTALL, "curl": nothing_to_do, "pip": nothing_to_do,
-        "pip3": nothing_to_do, "sudo": '#!/bin/bash\nexec "$@"\n', "graded": _graded(kind, '"$@"'),
+        "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "apt-get": _INSTALL,
+        "apt": _INSTALL, "curl": nothing_to_do, "pip": nothing_to_do, "pip3": nothing_to_do,
     }  # fmt: skip
-    is_local = kind.name == "bubblewrap"  # an image may have others
-    texts |= {name: _runner(kind, name) for name in _RUNNERS if not is_local or shutil.which(name)}
-    texts |= {name: _graded(kind, f'{name} "$@"') for name in _BUILDERS if not is_local or shutil.which(name)}
     texts = {name: text.replace("#!/bin/bash", "#!/bin/bash -p") for name, text in texts.items()}  # without BASH_ENV
     return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {
-        f"{TOOLS}/python/sitecustomize.py": inside("sitecustomize.py"),
-        f"{TOOLS}/graded_program.py": inside("graded_program.py"),
         f"{TOOLS}/confined_shell.py": inside("confined_shell.py"),
-        f"{TOOLS}/functions.sh": inside("functions.sh"),
-        _SHELL: Path("/bin/bash").read_bytes(),
     }
 
 
-def _graded(kind: SandboxKind, words: str) -> str:
-    return f"#!/bin/bash\nunset BASH_ENV\nexec {kind.python()} -I -S {TOOLS}/graded_program.py {words}\n"
-
-
-def _runner(kind: SandboxKind, name: str) -> str:
-    """A program that runs in the other sandbox if an argument is a file of the graded code, as does a shell's standard input."""
-    is_shell = name in ("bash", "sh", "dash")
-    real = _SHELL if is_shell else f"$(PATH=${{PATH#{TOOLS}/bin:}} command -v {name})"
-    stop_at = f'-c|-*c) exec {real} "$@";;' if is_shell else ""
-    last = f'exec {kind.python()} -I -S {TOOLS}/graded_program.py {name} "$@"' if is_shell else f'exec "{real}" "$@"'
-    chosen = f'*) exec {real} "$@";;' if is_shell else ""
-    return f"""#!/bin/bash
-{_IS_GRADED}for word in "$@"; do
-  _graded "$word" && exec {kind.python()} -I -S {TOOLS}/graded_program.py {name} "$@"
-  case "$word" in {stop_at} -*) ;; {chosen} esac
-done
-{last}
-"""
+def languages(snapshot: bytes, seed: Mapping[str, bytes], tests: Mapping[str, bytes]) -> set[str]:
+    """The interpreters whose programs or modules are among the agent's files, by ending or first line."""
+    known, found = {sha256(content).digest() for content in (*seed.values(), *tests.values())}, set[str]()
+    for path, content in files_of(snapshot).items():
+        if sha256(content).digest() not in known:
+            first = content[:100].split(b"\n")[0].decode(errors="replace")
+            found |= {name for name, endings in _ENDINGS.items() if path.endswith(endings) or (first[:2] == "#!" and name in first)}
+    return found
 
 
 def data_of(snapshot: bytes, tests: Mapping[str, bytes]) -> bytes:
@@ -119,19 +93,24 @@ async def run_script(
     limits: Limits,
     timeout: float,
     variables: Mapping[str, str] = MappingProxyType({}),
+    seed: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Graded:
-    """Run `tests/test.sh` on a snapshot. `variables` are the task's variables. Raises SandboxFailed."""
+    """Run `tests/test.sh` on a snapshot. `variables` are the task's variables, and `seed` its files. Raises SandboxFailed."""
     limits = replace(limits, seconds=timeout + 30, network=False)
-    fixed = {**test_programs([]), **programs(kind_of(limits)), **{f"/tests/{name}": content for name, content in tests.items()}}
+    folders, kind = [folder, "/tmp", HOME], kind_of(limits)
+    fixed = {**test_programs(kind, [], folders, languages(snapshot, seed, tests)), **programs(kind)}
+    fixed |= {f"/tests/{name}": content for name, content in tests.items()}
+    code = data_of(snapshot, tests)
     own = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
     try:
         async with (
-            open_graded(snapshot, folder, limits, {**own, "CLAWCTL_FOLDERS": f"{folder}:/tmp:{HOME}"}) as socket,
-            open_linked(socket, folder, limits, fixed, PYTEST) as sandbox,
+            open_graded(snapshot, folder, limits, {**own, "CLAWCTL_FOLDERS": ":".join(folders)}) as graded,
+            open_linked(graded.socket, folder, limits, fixed, PYTEST) as sandbox,
         ):
-            await sandbox.put(data_of(snapshot, tests))
-            sandbox.define({**own, "CLAWCTL_FOLDERS": f"{folder}:/tmp:{HOME}"})
+            await sandbox.put(code)
+            sandbox.define({**own, "CLAWCTL_FOLDERS": ":".join(folders)})
             environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
+            environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
             confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
             ran = await sandbox.run(confined, timeout=timeout, environment=environment)
             if ran.timed_out:
@@ -150,6 +129,10 @@ async def run_script(
     score = _number(verdict_text.output) if verdict_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
+    if any(SUBSCRIPT.search(content) for content in files_of(code).values()):
+        graded.marks.append("a file has a text that a shell would execute where it expects a number")
+    if score and graded.marks:
+        return Graded(score, f"not verified: {graded.marks[0]}\n{shortened(ran.output)}", UNVERIFIED)
     return Graded(score, shortened(ran.output))
 
 

@@ -1,0 +1,187 @@
+"""Keeps the text of the graded code out of the programs that judge it. Standard library only; runs in the sandbox of the tests.
+
+A program or module of the graded code runs in its own sandbox. Text that the tests' interpreters would run is the tests' own if it
+is written there, or the graded code's. What can be neither separated nor told apart runs, but clawctl is told first (`mark`),
+and the verdict is then unverified.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from crossing import SOCKET  # type: ignore[import-not-found]  # beside this file
+
+_TOOLS = os.path.dirname(os.path.abspath(__file__))
+_PREFIXES = [real for path in (sys.prefix, sys.base_prefix) for real in (path, os.path.realpath(path))]
+TRUSTED = list(dict.fromkeys([_TOOLS, "/tests", "/usr", *_PREFIXES]))  # folders of programs and modules that run beside the tests
+_OWN: dict[str, list[str]] = {}  # what `tests.json` says
+Origin = Literal["tests", "mixed", "graded"]
+_GAP = re.compile(r"\$\{[^}]*\}|\$\((?:[^()]|\([^()]*\))*\)|\$\w+|\$[@*#?!]|`[^`]*`|\{[^{}\s]*\}|%[sdr]")
+_INERT, _INERT_QUOTED = re.compile(r"[\w./:+-]*"), re.compile(r"[^'\"\\\n{}$`]*")
+_ESCAPED = re.compile(r'\\(["$`\\\n])')
+
+
+def is_graded(path: object) -> bool:
+    """Whether this is a file that the graded code may have written. A copy of a test is none."""
+    text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+    if not isinstance(text, str) or not os.path.isfile(text):
+        return False
+    real = os.path.realpath(text)
+    if real.startswith(tuple(f"{folder}/" for folder in TRUSTED)) or real in own("tests"):
+        return False
+    same = [path for path in _paths() if path.stat().st_size == os.path.getsize(real)]
+    return not any(path.read_bytes() == Path(real).read_bytes() for path in same)
+
+
+def own(name: str) -> list[str]:
+    """A list that clawctl gives to the sandbox: `tests`, test files among the graded code, or `languages` of the graded code."""
+    if not _OWN:
+        _OWN.update(json.loads(Path(_TOOLS, "tests.json").read_text(encoding="utf-8")))
+    return _OWN.get(name, [])
+
+
+def mark(reason: str) -> None:
+    """Tell clawctl, before it happens, that graded code runs beside the tests. Nothing that it does can take this back."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(SOCKET)
+        connection.sendall(json.dumps({"mark": reason[:200]}).encode())
+        connection.recv(1)
+
+
+def origin(code: str) -> Origin:
+    """Where a program's text is from.
+
+    `tests`: it is a file, a quoted text or a here-document of the tests, in which expansions have values that cannot change its
+    meaning. `mixed`: other values, or most of its lines are the tests'.
+    """
+    if not code.strip():
+        return "tests"
+    most: Origin = "graded"
+    for text in _texts():
+        plain = _ESCAPED.sub(r"\1", text)
+        if code.strip() == text.strip() or any(f"{quote}{code}{quote}" in plain for quote in "'\""):
+            return "tests"
+        if f"\n{code.strip()}\n" in text and "<<" in text:
+            return "tests"
+        for written in _written(plain):
+            found = _filled(written, code)
+            if found == "tests":
+                return found
+            most = found or most
+        lines = [line for line in code.splitlines() if line.strip()]
+        if sum(f"\n{line}\n" in f"\n{text}\n" for line in lines) * 2 > len(lines) > 1:
+            most = "mixed"
+    return most
+
+
+def _paths() -> list[Path]:
+    return [path for path in Path("/tests").rglob("*") if path.is_file()]
+
+
+def _texts() -> Iterator[str]:
+    for path in [*_paths(), *map(Path, own("tests"))]:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            yield path.read_text(encoding="utf-8")
+
+
+def _written(text: str) -> Iterator[str]:
+    """Texts with expansions that are between two quotes, or in a here-document."""
+    for quote in "\"'":
+        parts = text.split(quote)
+        # between two quotes that are not next to each other, as in "python -c "x['$A']"", at most two quotes lie
+        for size in (1, 3, 5):
+            yield from (quote.join(parts[place : place + size]) for place in range(1, len(parts) - size))
+    yield from (match[2] for match in re.finditer(r"<<-?\s*[\"']?(\w+)[\"']?[^\n]*\n(.*?)\n\s*\1\b", text, re.DOTALL))
+
+
+def _filled(written: str, code: str) -> Origin | None:
+    gaps = list(_GAP.finditer(written))
+    if not gaps or len(gaps) > 20:
+        return None
+    ends = [0, *(gap.end() for gap in gaps)]
+    between = [written[end:start] for end, start in zip(ends, [*(gap.start() for gap in gaps), len(written)], strict=True)]
+    if sum(len(part.strip()) for part in between) < 6:  # "$CODE" can be anything
+        return None
+    match = re.fullmatch("(.*)".join(map(re.escape, between)), code.rstrip("\n") if not written.endswith("\n") else code, re.DOTALL)
+    if match is None:
+        return None
+    quoted = [before[-1:] in "'\"" and before[-1:] == after[:1] != "" for before, after in itertools.pairwise(between)]
+    values = zip(match.groups(), quoted, strict=True)
+    return "tests" if all(_INERT.fullmatch(value) or (q and _INERT_QUOTED.fullmatch(value)) for value, q in values) else "mixed"
+
+
+def program(name: str) -> str | None:
+    """clawctl's program of this name, which decides where the real one runs."""
+    short = os.path.basename(name)
+    found = f"{_TOOLS}/bin/{'python3' if re.fullmatch(r'python[0-9.]*', short) else short}"
+    return found if os.path.isfile(found) else None
+
+
+class _Popen(subprocess.Popen):  # type: ignore[type-arg]
+    """Starts programs of the graded code in their own sandbox."""
+
+    def __init__(self, args: Any, *more: Any, **options: Any) -> None:
+        words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
+        if options.get("shell"):
+            options.setdefault("executable", f"{_TOOLS}/shell")
+        elif words and is_graded(os.path.join(options.get("cwd") or "", os.fsdecode(words[0]))):
+            args = [f"{_TOOLS}/bin/graded", *words]
+        elif words and "executable" not in options and (found := program(os.fsdecode(words[0]))):
+            args = [found, *words[1:]]
+        super().__init__(args, *more, **options)
+
+
+def install(finder: Any) -> None:
+    """Keep this process apart from the graded code: what it starts, loads by a path, or executes as a text."""
+    subprocess.Popen = _Popen  # type: ignore[misc]
+    os.system = lambda command: subprocess.call(command, shell=True)
+    importlib.util.spec_from_file_location = _located(finder, importlib.util.spec_from_file_location)  # type: ignore[assignment]
+    opened, compiled, is_busy = set[str](), dict[str, bool](), [False]
+
+    def hear(event: str, arguments: tuple[Any, ...]) -> None:
+        if event not in ("open", "compile", "exec") or is_busy[0] or not arguments:
+            return
+        is_busy[0] = True
+        try:
+            if event == "open" and isinstance(arguments[0], str) and is_graded(arguments[0]):
+                opened.add(os.path.realpath(arguments[0]))
+            elif event == "compile":  # not yet executed: `ast.literal_eval` compiles as well
+                compiled[str(arguments[1])] = _is_read_from(opened, arguments[0])
+            elif event == "exec":
+                name = getattr(arguments[0], "co_filename", "")
+                if is_graded(name) or compiled.get(name):
+                    mark("a test executes a text of the graded code")
+        finally:
+            is_busy[0] = False
+
+    sys.addaudithook(hear)
+
+
+def _is_read_from(opened: set[str], source: Any) -> bool:
+    text = source.encode() if isinstance(source, str) else source
+    if not isinstance(text, bytes) or len(text.strip()) < 8:
+        return False
+    for path in opened:
+        with contextlib.suppress(OSError):
+            content = Path(path).read_bytes()
+            if text.strip() in content or (len(content.strip()) > 8 and content.strip() in text):
+                return True
+    return False
+
+
+def _located(finder: Any, found: Callable[..., Any]) -> Callable[..., Any]:
+    def spec_from_file_location(name: str, location: Any = None, **options: Any) -> Any:
+        if options.get("loader") is None and location is not None and is_graded(location):
+            return importlib.util.spec_from_loader(name, finder.at(os.path.abspath(location)))
+        return found(name, location, **options)
+
+    return spec_from_file_location

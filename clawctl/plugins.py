@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -50,22 +50,36 @@ class LossSettings:
             raise AttributeError(error.args[0]) from error
 
 
-class CustomLoss(Protocol):
-    """`train.custom_loss`: called once for each part of a step. The results of all parts are added up.
+# What a parameter of `train.custom_loss` gets, by its name. Each stream is [N], over the sampled tokens of a part of a step.
+LOSS_STREAMS = {
+    **dict.fromkeys(("policy_logits", "policy_logprobs", "student_logits", "student_logprobs"), "policy"),
+    **dict.fromkeys(("reference_logits", "reference_logprobs", "ref_logits", "ref_logprobs"), "reference"),
+    **dict.fromkeys(("teacher_logits", "teacher_logprobs"), "teacher"),
+    **dict.fromkeys(("sampler_logprobs", "rollout_logprobs", "old_logprobs"), "sampler"),
+    **dict.fromkeys(("advantage_mask", "hint_mask"), "hinted"),
+    "rewards": "rewards", "scalar_rewards": "scalar_rewards", "advantages": "advantages", "config": "config",
+    "vocabulary_logits": "vocabulary", "reference_vocabulary_logits": "reference_vocabulary",
+}  # fmt: skip
 
-    `policy_logits` [N, vocabulary] predict the sampled tokens at the sampler's temperature, with gradient. `reference_logits` are
-    version 0's, without gradient, or None if version 0 is not loaded (all weights are trained and `train.teacher` is not `base`).
-    `rewards` [N] is nan for turns without a reward. `advantages` [N] are the method's, weighted and summed. Returns a scalar.
+
+class CustomLoss(Protocol):
+    """`train.custom_loss`: called once for each part of a step. Returns a scalar, or a tuple that begins with it.
+
+    `policy_logits` [N] are the log-probabilities of the sampled tokens at the sampler's temperature, with gradient.
+    `reference_logits` [N] are version 0's, without gradient. `rewards` [N] is nan for turns without a reward. `advantages` [N] are
+    the method's, weighted and summed. A loss whose parameters have other names of `LOSS_STREAMS` gets these streams instead:
+
+    - `teacher_logprobs` is the policy's own stream where a turn has no hint, and `advantage_mask` is 0 there.
+    - `scalar_rewards` is 0 where a turn has no reward.
+    - `vocabulary_logits` and `reference_vocabulary_logits` are [N, vocabulary].
+
+    A value that uses `config.count` is the part's share of the step's loss. Any other value is the mean over the part's tokens, and
+    is weighted by their number.
     """
 
     def __call__(
-        self,
-        policy_logits: "Tensor",
-        reference_logits: "Tensor | None",
-        rewards: "Tensor",
-        advantages: "Tensor",
-        config: LossSettings,
-    ) -> "Tensor": ...
+        self, policy_logits: "Tensor", reference_logits: "Tensor", rewards: "Tensor", advantages: "Tensor", config: LossSettings
+    ) -> "Tensor | tuple[Tensor, Any]": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +120,9 @@ USUAL = {
         "get_reward_model", "CustomPRM", "CustomRewardModel", "RewardModel", "PRM", "score",
         "compute_reward", "compute_score", "reward_func",
     ),
-    "train.custom_loss": ("compute_loss", "custom_loss", "loss_fn", "loss_function", "loss"),
+    "train.custom_loss": (
+        "compute_loss", "compute_opd_loss", "compute_hybrid_loss", "custom_loss", "loss_fn", "loss_function", "loss",
+    ),
     "play": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
     "--generate": ("generate", "custom_generate", "sample"),
 }  # fmt: skip
@@ -118,8 +134,9 @@ ROLLOUT = ("episode", "generate", "config")
 GENERATE = ("messages", "tools", "config")
 
 
-def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callable[..., Any]:
-    """The function `file.py:name`. Raises ClawError (exit code 2) if it does not exist or cannot be called with `parameters`."""
+def load_function(spec: str, option: str, parameters: tuple[str, ...], named: Collection[str] = ()) -> Callable[..., Any]:
+    """The function `file.py:name`. Raises ClawError (exit code 2) if it does not exist, or if it can be called neither with
+    `parameters` nor by name with some of `named`."""
     spec = with_name(spec, option)
     function = load_object(spec, option)
     name = spec.rpartition(":")[2]
@@ -128,6 +145,8 @@ def load_function(spec: str, option: str, parameters: tuple[str, ...]) -> Callab
     expected = f"({', '.join(parameters)})"
     if inspect.iscoroutinefunction(function):
         raise ClawError(f"{option}: {name} is async, but clawctl calls it without await", f"write def {name}{expected}", 2)
+    if parameters_by_name(function, named) is not None:
+        return function  # type: ignore[no-any-return]
     if not takes(function, len(parameters)) or (len(_SLIME_PARAMETERS & _parameters(function)) > 1):
         raise ClawError(f"{option}: {name} takes {_signature(function)}, expected {expected}", f"write def {name}{expected}", 2)
     return function  # type: ignore[no-any-return]
@@ -172,6 +191,16 @@ def _parameters(called: Callable[..., Any]) -> set[str]:
         return set(inspect.signature(called).parameters)
     except (TypeError, ValueError):
         return set()
+
+
+def parameters_by_name(called: Callable[..., Any], names: Collection[str]) -> list[inspect.Parameter] | None:
+    """The parameters of `called`, or None if one that needs a value has none of these names."""
+    try:
+        parameters = list(inspect.signature(called).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    needed = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    return parameters if needed and set(needed) <= set(names) else None
 
 
 def takes(called: Callable[..., Any], count: int) -> bool:

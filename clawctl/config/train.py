@@ -273,8 +273,9 @@ class TrainConfig(Section):
     """Peak TFLOPS of the device in the type of the forward pass, for MFU. Unset: taken from a table of known GPUs. For other
     devices no MFU is reported."""
     custom_loss: str | None = None
-    """Your own loss, as `file.py:name`: `compute_loss(policy_logits, reference_logits, rewards, advantages, config)`. It replaces
-    the policy loss. clawctl runs the file as it is, so load only code that you trust."""
+    """Your own loss, as `file.py:name`: `compute_loss(policy_logits, reference_logits, rewards, advantages, config)`, where the
+    logits are log-probabilities of the sampled tokens. It replaces the policy loss. clawctl runs the file as it is, so load only
+    code that you trust."""
     seed: int = 0
     """Seed for dropout and for the adapter's initial weights."""
     threads: int | None = None
@@ -345,7 +346,7 @@ class TrainConfig(Section):
     @property
     def needs_second_model(self) -> bool:
         """Whether version 0 is loaded as a second model. With an adapter, version 0 is the policy without the adapter."""
-        teaches = self.teacher == "base" and (self.uses_hints or self.custom_loss is not None)
+        teaches = (self.teacher == "base" and self.uses_hints) or self.custom_loss is not None
         return self.lora is None and (teaches or bool(self.base_pull) or self.kl_budget is not None)
 
     @property

@@ -159,8 +159,7 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
     whole = config.tokens_per_microbatch * shape.vocabulary
     copies, alive = 2, min(LOGITS_AT_ONCE, whole)
     if config.custom_loss is not None:
-        reference = config.lora is not None or config.needs_second_model
-        copies, alive = OWN_LOGITS + reference, whole
+        copies, alive = OWN_LOGITS + 1, whole
     return copies * 4 * alive + (4 * shape.vocabulary * shape.hidden if config.lora is None else 0)
 
 

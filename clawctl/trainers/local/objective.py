@@ -108,6 +108,11 @@ class Objective:
                 total = total + term.weight * self._advantages(term, turn)
         return total
 
+    def reward_advantages(self, turn: TurnLogprobs) -> Tensor:
+        """The advantages of the turn's reward, without the term's weight: [T]; 0 without a reward."""
+        rewarded = [term for term in self.terms if isinstance(term.signal, Reward) and term.trains(turn.sample)]
+        return self._advantages(rewarded[0], turn) if rewarded else torch.zeros_like(turn.before_T)
+
     def note(self, turns: Sequence[TurnLogprobs], measures: Measures) -> None:
         for turn in turns:
             teacher_T = None if turn.teacher_T is None else turn.teacher_T.cpu().numpy()

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -111,25 +112,33 @@ def custom_loss_of(
     measures: Measures,
 ) -> Tensor:
     """The custom loss of a microbatch's turns."""
-    policy = training.policy
-    assert training.custom is not None
+    policy, custom = training.policy, training.custom
+    assert custom is not None
+    has_vocabulary = custom.takes("vocabulary", "reference_vocabulary")
+
+    def score(causal: Any = None) -> tuple[Tensor, Tensor | None]:
+        if not has_vocabulary:
+            return policy.logprobs(microbatch, causal), None
+        logits = logits_of(policy, microbatch, causal)
+        return logprobs_of(logits, microbatch), logits
+
     with policy.with_dropout():
-        logits = logits_of(policy, microbatch)
-    now = logprobs_of(logits, microbatch)
+        now, logits = score()
+    reference: tuple[Tensor | None, Tensor | None] = None, None
     with torch.no_grad():
         before = policy.logprobs(microbatch) if policy.dropouts else now.detach()
-        reference = None
-        if policy.adapter:
+        if custom.needs_reference and policy.adapter:
             with policy.without_adapter():
-                reference = logits_of(policy, microbatch)
-        elif training.teacher is not None:
-            reference = logits_of(policy, microbatch, training.teacher)
+                reference = score()
+        elif custom.needs_reference:
+            reference = score(training.reference)
     streams = zip(part, now.split(microbatch.lengths), before.split(microbatch.lengths), strict=True)
     turns = [TurnLogprobs(s, now_T, before_T, _sampler(s, now_T), teacher.get(s.turn_id)) for s, now_T, before_T in streams]
     objective.note(turns, measures)
     for turn in turns:
         measures.turns[turn.sample.turn_id].advantages[CUSTOM] = objective.advantages(turn).cpu().numpy()
-    loss = custom_loss(training.custom, (logits, reference), turns, objective, microbatch)
+    given = {"vocabulary": logits, "reference": reference[0], "reference_vocabulary": reference[1]}
+    loss = custom_loss(custom, given, turns, objective, microbatch)
     measures.add_loss(CUSTOM, float(loss.detach()))
     return loss
 

@@ -151,7 +151,9 @@ def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, 
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
         load_optimizer(optimizer, checkpoint)
-    reference = load_reference(recipe, policy, ranks) if config.needs_second_model else None
+    others_need = config.model_copy(update={"custom_loss": None}).needs_second_model
+    reads = custom is not None and custom.needs_reference and not policy.adapter
+    reference = load_reference(recipe, policy, ranks) if others_need or reads else None
     average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
     if average is not None and checkpoint is not None:
         average.load(checkpoint)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from clawctl.config import TrainConfig
-from clawctl.plugins import CustomLoss
+from clawctl.trainers.local.custom_loss import OwnLoss
 from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.model import PolicyModel
@@ -23,7 +23,7 @@ class Training:
     ranks: Ranks
     reference: Any | None  # version 0 as a second model, if the recipe needs it and all weights are trained
     cost: Cost | None = None  # cost of a pass; None: unknown
-    custom: CustomLoss | None = None  # replaces the policy loss
+    custom: OwnLoss | None = None  # replaces the policy loss
     average: Average | None = None  # the teacher `ema`
     too_long: int | None = None  # length of the shortest turn that did not fit into memory; None: every turn did
 

@@ -39,9 +39,9 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(SHAPE, ALONE, dtype="bfloat16") == {"weights": 6000, "activations": 3000, **whole}
     assert parts(SHAPE, ALONE, teacher="base")["teacher"] == 4000
     assert parts(SHAPE, ALONE, method="binary")["teacher"] == 0
-    assert parts(SHAPE, ALONE, teacher="base", method="binary", custom_loss="mine.py:x")["teacher"] == 4000
-    # a custom loss gets all logits: six times 10 tokens by 25, once more for version 0's
-    assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 6 * 4 * 10 * 25 + head
+    assert parts(SHAPE, ALONE, method="binary", custom_loss="mine.py:x")["teacher"] == 4000
+    # a custom loss may take all logits: six times 10 tokens by 25, once more for version 0's
+    assert parts(SHAPE, ALONE, custom_loss="mine.py:x")["logits"] == 7 * 4 * 10 * 25 + head
     assert parts(SHAPE, ALONE, custom_loss="mine.py:x", teacher="base")["logits"] == 7 * 4 * 10 * 25 + head
     assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
     # an adapter: 1000 weights in bfloat16, 10 in float32 and again in bfloat16

@@ -23,7 +23,7 @@ _FILES = (*_SEAMS, "train.custom_loss", "judge.custom_rm")  # file.py:name
 _COMMANDS = ("serve.engine_python", "serve.engine_args")  # a program, and arguments that may import code
 _ALSO_RUN_BY = {"judge.custom_rm": ("eval",), "privacy.finders": ("serve", "collect", "play")}  # the suite `own` calls the judge
 # Options of environments that name a program or code, set the files it may read, or confine it.
-_OPTIONS = ("browser", "code", "command", "harness", "python", "sandbox", "see", "taskset", "variables")
+_OPTIONS = ("browser", "code", "command", "defines", "harness", "python", "sandbox", "see", "taskset", "variables")
 
 
 def check_named_code(stage: str, root: Path, resolved: Recipe, recipe: Path | None, settings: dict[str, Any]) -> None:

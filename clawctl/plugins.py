@@ -123,7 +123,10 @@ USUAL = {
     "train.custom_loss": (
         "compute_loss", "compute_opd_loss", "compute_hybrid_loss", "custom_loss", "loss_fn", "loss_function", "loss",
     ),
-    "play": ("rollout", "custom_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
+    **dict.fromkeys(
+        ("play", "play.env"),
+        ("rollout", "custom_rollout", "terminal_rollout", "play", "generate_rollout", "collect_rollouts", "run_rollout"),
+    ),
     "--generate": ("generate", "custom_generate", "sample"),
 }  # fmt: skip
 # Parameters of slime's functions. A slime function with the right number of parameters would still receive the wrong arguments.
@@ -174,7 +177,8 @@ def with_name(spec: str, option: str) -> str:
         path = Path(spec)
         usual = USUAL.get(option, ())
         module = _module(path, option)
-        attribute = next((name for name in usual if hasattr(module, name)), None)
+        written = [name for name, value in vars(module).items() if _is_written_in(value, module) and not name.startswith("_")]
+        attribute = next((name for name in (*usual, *written[: len(written) == 1]) if hasattr(module, name)), None)
         if attribute is None:
             problem = f"{option}: no function is named, and {path} has none of {', '.join(usual)}"
             raise ClawError(problem, f"add the name of a function: {option} {path}:NAME", 2)
@@ -184,6 +188,17 @@ def with_name(spec: str, option: str) -> str:
         cure = f"pass the file and the name: {option} {module_path.replace('.', '/')}.py:{name}"
         raise ClawError(f"{option} {spec!r} is a module path", cure, 2)
     return spec
+
+
+def _is_written_in(value: Any, module: Any) -> bool:
+    return (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == module.__name__
+
+
+def load_module(file: str, option: str) -> Any:
+    """The module of a user's file. Raises ClawError (exit code 2)."""
+    if not Path(file).is_file():
+        raise ClawError(f"{option}: there is no file {file}", "pass the path of a Python file", 2)
+    return _module(Path(file), option)
 
 
 def _parameters(called: Callable[..., Any]) -> set[str]:

@@ -65,9 +65,10 @@ def test_a_wrong_group_is_refused_with_the_reason(by: Any, problem: str) -> None
         judge(by=by)
 
 
-def test_two_judges_at_a_time_are_refused() -> None:
-    with pytest.raises(ValidationError, match="prm and custom_rm are both set"):
-        judge(prm="m", custom_rm="a.py:rm")
+def test_a_reward_model_judges_and_may_have_the_path_of_a_classifier() -> None:
+    assert judge(prm="m", custom_rm="a.py:rm").judge.kind == "custom_rm"
+    with pytest.raises(ValidationError, match="endpoint` judge|belongs to the judge `endpoint`"):
+        judge(endpoint="http://127.0.0.1:1/v1", custom_rm="a.py:rm")
 
 
 def test_a_saved_recipe_loads_again_and_may_choose_another_judge(tmp_path) -> None:

@@ -56,7 +56,7 @@ def test_reward_models_as_other_systems_write_them_are_loaded(tmp_path: Path, co
     name = next(name for name in USUAL["--custom-rm"] if f"class {name}" in code or f"def {name}(" in code)
     model = load_reward_model(f"{file}:{name}" if named else file, JudgeConfig(prm="there"))
     assert model.score("p", "r", "n") == 1.0
-    assert CustomJudge(file, JudgeConfig()).name == f"custom mine.py:{name}"
+    assert CustomJudge(file, JudgeConfig(prm="there")).name == f"custom mine.py:{name}"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_reward_models_as_other_systems_write_them_are_loaded(tmp_path: Path, co
             "takes",
             "episode",
         ),
-        ("def other(): ...", "train.custom_loss", LOSS, "has none of compute_loss", ":NAME"),
+        ("def other(): ...\ndef another(): ...", "train.custom_loss", LOSS, "has none of compute_loss", ":NAME"),
     ],
 )
 def test_functions_of_other_shapes_are_refused_with_the_expected_one(

@@ -1,5 +1,6 @@
 """Commands: an unknown option is translated or refused with a suggestion, and extensions and installed packages add commands."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
-from clawctl.config import Recipe, known_keys, warning_of_variables
+from clawctl.config import Recipe, is_rank, known_keys, options_from_environment, warning_of_variables
 from clawctl.config.explaining import Option, equivalent, options_elsewhere
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
@@ -58,9 +59,21 @@ class Command(TyperCommand):
         ours = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}
         ours |= set(self.get_help_option_names(ctx))
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
-        left = super().parse_args(ctx, understand(command, args, ours, takes_value, _homes(ctx)))
-        if warning := warning_of_variables(command):
-            Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(warning)}")
+        homes = _homes(ctx)
+        if {*args} & {*self.get_help_option_names(ctx)}:
+            return super().parse_args(ctx, args)
+        words, settings, refused = understand(command, args, ours, takes_value, homes), dict[str, list[str]](), dict[str, str]()
+        for name, options in options_from_environment(command).items():
+            try:
+                settings[name] = understand(command, options, ours, takes_value, homes)
+            except ClawError as error:
+                refused[name] = error.fix
+        warning = warning_of_variables(command, refused)
+        left = super().parse_args(ctx, [*itertools.chain(*settings.values()), *words])  # an option of the command line is the last
+        followed = "; ".join(f"{name} ({' '.join(options)})" for name, options in settings.items())
+        for line in (followed and f"these variables set options: {followed}", warning):
+            if line and not is_rank():
+                Console(stderr=True, soft_wrap=True).print(f"[yellow]clawctl:[/yellow] {escape(line)}")
         return left
 
 

@@ -67,10 +67,12 @@ def play_environment(
 
 
 def _is_rollout(name: str) -> bool:
-    """Whether the file contains a function and not an environment. A function needs --generate, which the caller reports."""
+    """Whether the file contains a function of `(episode, generate, config)`. It needs --generate, which the caller reports."""
     from clawctl.environments import ENVIRONMENTS, is_environment
+    from clawctl.environments.rollouts import is_rollout
 
-    return not is_environment(ENVIRONMENTS.load(name, "play"))
+    loaded = ENVIRONMENTS.load(name, "play")
+    return not is_environment(loaded) and not is_rollout(loaded)
 
 
 def _options(given: list[str] | None) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clawctl.config.variables import asks_for_debug, check_variables, first_set, gpu_numbers
+from clawctl.config.variables import asks_for_debug, check_variables, first_set, gpu_numbers, options_of_variables
 from clawctl.errors import ClawError
 
 
@@ -18,13 +18,18 @@ def from_environment(name: str) -> str | None:
     return first[1] if first else None
 
 
-def warning_of_variables(command: str) -> str | None:
+def warning_of_variables(command: str, refused: Mapping[str, str]) -> str | None:
     """Return a warning about variables that clawctl ignores, or None. Stages of `clawctl up` and ranks do not repeat it.
 
-    Raises ClawError (exit code 2) if `command` must not ignore a variable.
+    Raises ClawError (exit code 2) if `command` must not ignore a variable, or if there are `refused` ones.
     """
-    warning = check_variables(command, os.environ)
+    warning = check_variables(command, os.environ, refused)
     return None if is_rank() or is_stage_of_up() else warning
+
+
+def options_from_environment(command: str) -> dict[str, list[str]]:
+    """Return the options that variables of other systems set for this command, by variable. Raises ClawError (exit code 2)."""
+    return options_of_variables(command, os.environ)
 
 
 def is_stage_of_up() -> bool:

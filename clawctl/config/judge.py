@@ -54,7 +54,8 @@ class JudgeConfig(Section):
     """API key of `endpoint`. Unset: this run's key, if `endpoint` is this run's server."""
     prm: str | None = None
     """Sequence-classification model (directory or name) that judges instead of an endpoint (in other systems `prm_path`). Its
-    labels are ordered from worst to best. A single label is a logit."""
+    labels are ordered from worst to best. A single label is a logit. With `custom_rm`, your reward model judges and gets this path
+    as `config["prm_model_path"]`."""
     prm_threshold: float = Field(0.5, gt=0, le=1)
     """Threshold for the model's score, which lies between -1 and 1. From this value up the reward is 1, from its negative down it
     is -1, otherwise 0."""
@@ -126,7 +127,7 @@ class JudgeConfig(Section):
     @property
     def kind(self) -> Kind:
         """The judge that decides turns that no person, environment or rule decides."""
-        return "prm" if self.prm is not None else "custom_rm" if self.custom_rm is not None else "endpoint"
+        return "custom_rm" if self.custom_rm is not None else "prm" if self.prm is not None else "endpoint"
 
     @model_validator(mode="before")
     @classmethod
@@ -143,10 +144,10 @@ class JudgeConfig(Section):
         """Reject a setting of a judge other than the chosen one, unless it has its default value: saved recipes contain all
         keys.
         """
-        if self.prm is not None and self.custom_rm is not None:
-            raise PydanticCustomError("judge", "prm and custom_rm are both set; keep only one of them")
         for kind, names in SETTINGS_BY_KIND.items():
             for key in names.values() if kind != self.kind else ():
+                if key == "prm" and self.custom_rm is not None:
+                    continue  # the classifier that the reward model loads
                 serves_hints = kind == "endpoint" and self.hints == "apart" and key not in _VOTES
                 if not serves_hints and getattr(self, key) != type(self).model_fields[key].default:
                     values = {"key": key, "kind": kind, "chosen": self.kind}

@@ -24,6 +24,8 @@ class Section(BaseModel):
         key = (here.key if here is not None else None) or ""
         section, _, field = key.partition(".")
         if type(self).__name__.lower() == f"{section}config" and (value := self._below(field.split("."))) is not None:
+            if value[0] is None:  # a mapping of another system has no such key
+                raise KeyError(f"{name} is not set; it is {key} in the recipe")
             return value[0]
         if here is not None and here.dropped:
             raise KeyError(f"{name} is not a setting of clawctl: {here.dropped}")

@@ -1,8 +1,10 @@
 """Environment variables: the ones that each command uses, and the equivalents of the others."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Literal
 
 from clawctl.errors import ClawError
@@ -19,6 +21,7 @@ class Variable:
     effect: Literal["followed", "refused", "warned"]
     meaning: str  # what it sets, or what to set instead
     commands: tuple[str, ...] = _ALL
+    option: str | None = None  # the variable stands for this option with its value; "": its value is a text with options
 
 
 def _followed(meaning: str, *commands: str) -> Variable:
@@ -27,6 +30,15 @@ def _followed(meaning: str, *commands: str) -> Variable:
 
 def _refused(instead: str, *commands: str) -> Variable:
     return Variable("refused", instead, (*commands, "up") if commands else _ALL)
+
+
+def _warned_of(instead: str, *commands: str) -> Variable:
+    return Variable("warned", instead, (*commands, "up"))
+
+
+def _option(option: str, meaning: str, *commands: str) -> Variable:
+    """A variable whose name does not begin with OPENCLAW_, so the stage prints which option it sets."""
+    return Variable("followed", meaning, commands, option)
 
 
 _BY_NUMBER = "give GPU numbers, as in 2,3 (a single GPU with a comma: 2,)"
@@ -78,6 +90,35 @@ VARIABLES: dict[str, Variable] = {
     "OPENCLAW_PRM_RECORD_FILE": _refused("verdicts are in `RUN/verdicts`", "judge"),
     "ACTOR_GPUS": _refused("`train --gpus 2,3` or `TRAIN_GPUS=2,3`", "train"),
     "PRM_GPUS": _refused("start the judge's server yourself and set `judge.endpoint`", "judge"),
+    "LEARNING_RATE": _option("--lr", "`train --lr`", "train"),
+    "BATCH_SIZE": _option("--batch-turns", "`train --batch-turns`, times `GRAD_ACCUM_STEPS`", "train"),
+    "GRAD_ACCUM_STEPS": Variable("followed", "a factor of `BATCH_SIZE`", ("train",)),
+    "USE_LORA": _option("--lora", "`train --lora-rank`: 1 or true trains an adapter", "train"),
+    "LORA_RANK": _option("--lora-rank", "`train --lora-rank`, unless `USE_LORA` is false", "train"),
+    "LORA_ALPHA": _refused("`train.lora.alpha`", "train"),
+    "LORA_DROPOUT": _refused("`train.lora.dropout`", "train"),
+    "CLIP_GRAD_NORM": _refused("`train.clip_grad`", "train"),
+    "PPO_CLIP_RATIO": _refused("`train.clip_low` and `train.clip_high`, with `train.off_policy: ppo_clip`", "train"),
+    "VALUE_CLIP": _refused("there is no value network, so nothing replaces it", "train"),
+    "USE_GRADIENT_CHECKPOINTING": _refused("`train.gradient_checkpointing`", "train"),
+    "RESUME_CKPT": _refused("training resumes from the newest checkpoint of `--run`; `model.path` names other weights", "train"),
+    "CKPT_SAVE_DIR": _refused("checkpoints are in the run: `--run FOLDER`", "train"),
+    "LORA_ARGS": _option("", "options of `train`", "train"),
+    "OPTIMIZER_ARGS": _option("", "options of `train`", "train"),
+    "ROLLOUT_ARGS": _option("", "options of `train`", "train"),
+    "CKPT_ARGS": _option("", "options of `train`", "train"),
+    "PRM_MODEL_PATH": _option("--prm", "`judge --prm`", "judge"),
+    "MAJORITY_VOTE_N": _option("--votes", "`judge --votes`", "judge"),
+    "MAJORITY_VOTE_THRESHOLD": _option("--threshold", "`judge --threshold`", "judge"),
+    "JUDGE_MODEL_PATH": _refused("start a server with that model and set `judge.endpoint` and `judge.model`", "judge"),
+    "DATA_PATH": _warned_of("`clawctl import FILE`, or `--option data=FILE` for tasks", "collect", "play", "train"),
+    "TASK_TYPE": _warned_of("`--env`", "collect", "play"),
+    "ENV_TYPE": _warned_of("`--env`", "collect", "play"),
+    "MAX_STEPS": _warned_of("`--option max_turns=N` of an environment, `train --max-steps N`", "collect", "play", "train"),
+    "PARALLEL_ENVS": _warned_of("`--parallel N`", "collect", "play"),
+    "TOOLS_CONFIG": _warned_of("`--env toolcall --option tools=FILE`", "collect", "play"),
+    "SWE_BENCH_PATH": _warned_of("`--env swe --option path=FOLDER`", "collect", "play"),
+    "SCREENSHOT_BACKEND": _warned_of("`--env gui --option screenshots=true`", "collect", "play"),
     "TRAIN_EPOCHS": Variable("warned", "each turn is trained once", ("train", "up")),
     "SERVED_MODEL_NAME": Variable("warned", "`model.name` in the recipe", ("serve", "up")),
     "SGLANG_API_KEY": Variable("warned", "`CLAWCTL_API_KEY` for clients, `CLAWCTL_UPSTREAM_KEY` for SGLang", ("serve", "up")),
@@ -117,16 +158,67 @@ def first_set(name: str, environment: Mapping[str, str]) -> tuple[str, str] | No
     return next(iter(values.items()), None)
 
 
-def check_variables(command: str, environment: Mapping[str, str]) -> str | None:
-    """Return a one-line warning about variables that clawctl ignores, or None.
+def check_variables(command: str, environment: Mapping[str, str], refused: Mapping[str, str] = MappingProxyType({})) -> str | None:
+    """Return a one-line warning about variables that clawctl ignores, or None. `refused`: further variables that are refused.
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
-    for name, variable in VARIABLES.items():
-        if environment.get(name) and variable.effect == "refused" and command in variable.commands:
-            raise ClawError(f"{name} is set, but clawctl does not use it", f"in clawctl: {variable.meaning}; then unset {name}", 2)
+    ours = {name: _instead(name, variable, command) for name, variable in VARIABLES.items() if environment.get(name)}
+    refused = {name: instead for name, instead in ours.items() if instead and not _is_off(name, environment)} | {**refused}
     warnings = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]
-    return f"the environment sets variables that clawctl ignores: {'; '.join(warnings)}" if warnings else None
+    ignored = f"the environment sets variables that clawctl ignores: {'; '.join(warnings)}" if warnings else None
+    if refused:
+        names = ", ".join(refused)
+        are, them = ("is", "it") if len(refused) == 1 else ("are", "them")
+        instead = "; ".join(refused.values() if len(refused) == 1 else (f"{name}: {fix}" for name, fix in refused.items()))
+        fix = f"in clawctl: {instead}; then unset {names}"
+        raise ClawError(f"{names} {are} set, but clawctl does not use {them}", f"{fix}; {ignored}" if ignored else fix, 2)
+    return ignored
+
+
+def _instead(name: str, variable: Variable, command: str) -> str | None:
+    """What to write instead of a variable that `command` refuses, or None."""
+    if variable.effect == "refused" and command in variable.commands:
+        return variable.meaning
+    if command == "up" and variable.option is not None:  # its stages have their settings from the recipe
+        return f"{variable.meaning} is a setting of the recipe"
+    return None
+
+
+def _is_off(name: str, environment: Mapping[str, str]) -> bool:
+    """Whether the variable is a switch that is off, which is clawctl's default."""
+    switches = ("USE_LORA", "USE_GRADIENT_CHECKPOINTING", "VALUE_CLIP")
+    switch = "USE_LORA" if name in ("LORA_RANK", "LORA_ALPHA", "LORA_DROPOUT") else name
+    return switch in switches and environment.get(switch, "").lower() in ("0", "false", "no", "off")
+
+
+def options_of_variables(command: str, environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """The options that variables of other systems set for `command`, by the variable's name. Raises ClawError (exit code 2)."""
+    if command == "train" and environment.get("GRAD_ACCUM_STEPS") and not environment.get("BATCH_SIZE"):
+        raise ClawError("GRAD_ACCUM_STEPS is set without BATCH_SIZE", "`train --batch-turns` is the whole step; unset it", 2)
+    options: dict[str, list[str]] = {}
+    for name, variable in VARIABLES.items():
+        value = environment.get(name, "").strip()
+        if not value or variable.option is None or command not in variable.commands or _is_off(name, environment):
+            continue
+        if not variable.option:
+            try:
+                options[name] = shlex.split(value)
+            except ValueError as error:
+                raise ClawError(f"{name} is {value!r}, which is not a list of options", f"correct or unset {name}", 2) from error
+        elif name == "USE_LORA":
+            options[name] = [variable.option]
+        else:
+            options[name] = [variable.option, _step_size(value, environment) if name == "BATCH_SIZE" else value]
+    return options
+
+
+def _step_size(size: str, environment: Mapping[str, str]) -> str:
+    """The turns of a whole step. Raises ClawError (exit code 2)."""
+    times = environment.get("GRAD_ACCUM_STEPS") or "1"
+    if not (size.isdigit() and times.isdigit()):
+        raise ClawError(f"BATCH_SIZE is {size!r} and GRAD_ACCUM_STEPS {times!r}", "set both to whole numbers, or unset them", 2)
+    return str(int(size) * int(times))
 
 
 def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:

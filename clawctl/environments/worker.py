@@ -18,6 +18,7 @@ from clawctl.config import Recipe, is_stage_of_up
 from clawctl.environments import ENVIRONMENTS, create
 from clawctl.environments.asking import new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan
+from clawctl.environments.rollouts import environment_of, is_rollout
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed
 from clawctl.privacy.redaction import redactor_of
@@ -46,7 +47,8 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     settings, stop = recipe.play, stop_on_signals()
     if settings.env is None:
         raise ClawError("no environment is named", "use `clawctl collect --env NAME`, or set play.env", 2)
-    environment = create(ENVIRONMENTS.load(settings.env, _OPTION), settings.env, _OPTION, settings.options)
+    made = ENVIRONMENTS.load(settings.env, _OPTION)
+    environment = create(environment_of(made) if is_rollout(made) else made, settings.env, _OPTION, settings.options)
     redactor = redactor_of(recipe.privacy)
     find = partial(_server, run, recipe, server)
     _wait_for_server(find, stop)

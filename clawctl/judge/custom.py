@@ -139,8 +139,15 @@ def _scoring(model: Any) -> Any:
 
 
 def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:
-    """Call the class or function, with the judge's settings if it takes an argument."""
+    """Call the class or function, with the judge's settings if it takes an argument, or with the model's path if that is a path."""
     try:
-        return maker(settings) if takes(maker, 1) else maker()
+        if not takes(maker, 1):
+            return maker()
+        parameter = next(iter(inspect.signature(maker).parameters.values()))
+        is_path = parameter.annotation in (str, "str", Path) or parameter.name.endswith(("path", "checkpoint", "dir", "model_name"))
+        return maker(settings["prm_model_path"] if is_path else settings)
+    except KeyError as error:  # a setting without a value
+        cure = "name its model with --prm PATH, PRM_MODEL_PATH or judge.prm" if "judge.prm " in str(error) else _CURE
+        raise ClawError(f"custom reward model {spec} cannot be created: {error.args[0]}", cure, 2) from error
     except Exception as error:
         raise ClawError(f"custom reward model {spec} cannot be created: {error!r}", _CURE, 2) from error

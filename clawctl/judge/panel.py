@@ -134,14 +134,14 @@ class Panel:
 
 def make_judge(run: RunDir, settings: JudgeConfig, client: JudgeClient) -> Judge:
     """The judge that the recipe selects: a chat model, unless the recipe names a reward model."""
-    if settings.prm is not None:
-        from clawctl.judge.prm import PRMJudge  # imports torch
-
-        return PRMJudge(settings.prm, settings)
     if settings.custom_rm is not None:
         from clawctl.judge.custom import CustomJudge
 
         return CustomJudge(settings.custom_rm, settings, run)
+    if settings.prm is not None:
+        from clawctl.judge.prm import PRMJudge  # imports torch
+
+        return PRMJudge(settings.prm, settings)
     return LLMJudge(client, settings)
 
 

@@ -45,7 +45,7 @@ _SCREENSHOTS = Option(
     lambda value: ("--option", "screenshots=true") if value == "playwright" else None,
     "screenshots are made by Playwright: use --option screenshots=true",
 )
-_ROLLOUT = _refused("a rollout of your own is played by `clawctl play ROLLOUT --generate file.py:name`")
+_GENERATE = _refused("a sampler of your own is used by `clawctl play ROLLOUT --generate file.py:name`")
 _CALIBRATE = _refused("use `clawctl calibrate`")
 _NO_ENDPOINT = _refused("collect reads the captures of clawctl serve --intercept: --run FOLDER")
 _ALWAYS = _flag("it is always on")
@@ -93,8 +93,8 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "--import": _refused("use `clawctl import FILE`"),
         "--export": _refused("use `clawctl export FILE`"),
         "--rating": _refused("import with `clawctl import FILE --rating N`; rate served turns over HTTP"),
-        **dict.fromkeys(("--custom-rollout", "--rollout-function-path"), _ROLLOUT),
-        **dict.fromkeys(("--custom-generate", "--custom-generate-function-path"), _ROLLOUT),
+        **dict.fromkeys(("--custom-rollout", "--rollout-function-path"), _name("--env")),
+        **dict.fromkeys(("--custom-generate", "--custom-generate-function-path"), _GENERATE),
         **_PLAYING,
     },
     "play": {**_PLAYING},

@@ -97,7 +97,7 @@ def clawctl_help(command: str) -> str:
         (["train", "--weight-decay", "0.1"], "set train.weight_decay in the recipe"),
         (["serve", "--gpu-memory-utilization", "0.8"], "serve.engine_args"),
         (["judge", "--xyzzy"], "--help lists"),
-        (["collect", "--rollout-function-path", "a.py:b"], "clawctl play ROLLOUT --generate file.py:name"),
+        (["collect", "--custom-generate-function-path", "a.py:b"], "clawctl play ROLLOUT --generate file.py:name"),
         (["collect", "--import", "a.jsonl"], "clawctl import FILE"),
         (["judge", "--attacks"], "clawctl calibrate"),
         (["train", "--dry-run"], "clawctl collect has it"),

@@ -5,7 +5,6 @@ import re
 import shutil
 import socket
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +19,18 @@ from clawctl.run.directory import FOLDERS, RunDir, claimed, published
 from clawctl.run.fitness import read_fitness
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.lineage import read_lineage, refusals_in_a_row
+from clawctl.run.lines import CountedLines
+from clawctl.run.outcomes import UNVERIFIED_LINE
 from clawctl.run.policies import list_versions
 
 _LITTLE_ROOM = 16 << 20  # bytes
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
-def read_health(run: RunDir, joined: Joined | None = None, captured: "CaptureCounts | None" = None) -> dict[str, Any]:
+def read_health(run: RunDir, joined: Joined | None = None, captured: CountedLines | None = None) -> dict[str, Any]:
     """The content of the table, as counts. A caller that reads repeatedly passes the data that it has already read."""
     joined = read_rows(run) if joined is None else joined
-    captured = CaptureCounts(run) if captured is None else captured
+    captured = CountedLines(run.captures) if captured is None else captured
     problems = joined.problems.copy()
     serve = ask_server(run)
     exchanges, files = captured.poll(), len(captured.counts)
@@ -59,6 +60,7 @@ def read_health(run: RunDir, joined: Joined | None = None, captured: "CaptureCou
             "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
             "trained": sum(row.step is not None for row in joined.rows),
         },
+        "unverified_outcomes": CountedLines(run.feedback, UNVERIFIED_LINE).poll(),
         "held_out": held_out(joined),
         "keys": shares_of_keys(joined),
         "wanted": what_people_want(run, joined),
@@ -185,32 +187,6 @@ def ask_server(run: RunDir) -> dict[str, Any]:
         capture = health.get("capture")
         answer["lost"] = capture.get("lost") if isinstance(capture, dict) else None
     return answer
-
-
-class CaptureCounts:
-    """Counts the complete lines in `captures/` repeatedly. Each `look` reads only appended data."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._folder = run.captures
-        self._ends: dict[Path, tuple[int, int]] = {}  # inode and size
-        self.counts: dict[Path, int] = {}
-
-    def poll(self) -> int:
-        ends, counts = {}, {}
-        for path in published(self._folder, ".jsonl"):
-            with suppress(FileNotFoundError), path.open("rb") as file:
-                inode = os.fstat(file.fileno()).st_ino
-                known, read = self._ends.get(path, (inode, 0))
-                if known == inode and read <= os.fstat(file.fileno()).st_size:
-                    counts[path] = self.counts.get(path, 0)
-                    file.seek(read)
-                else:
-                    counts[path] = 0
-                for chunk in iter(lambda: file.read(1 << 20), b""):
-                    counts[path] += chunk.count(b"\n")
-                ends[path] = inode, file.tell()
-        self._ends, self.counts = ends, counts
-        return sum(counts.values())
 
 
 def unjudged(run: RunDir) -> list[str]:

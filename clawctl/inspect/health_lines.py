@@ -56,6 +56,7 @@ def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
         ),
         ("turns", Text(f"{turns['collected']} collected, {turns['trained']} trained, {turns['open']} in open sessions")),
         ("waiting", Text(waits)),
+        *([("unverified", Text(unverified_line(count)))] if (count := health["unverified_outcomes"]) else []),
         *([("held out", Text(_held_out_line(health["held_out"])))] if health["held_out"]["turns"] else []),
         *([("keys", one_line(_keys_line(health["keys"]), 300))] if health["keys"] else []),
         *wanted_lines(health["wanted"]),
@@ -72,6 +73,11 @@ def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("trainer", one_line(_feed_line(feed), 200)))
     used = ", ".join(f"{name} {sized(size)}" for name, size in health["disk_bytes"].items() if size >= 1 << 16)
     return [*lines, ("disk", Text(f"{sized(sum(health['disk_bytes'].values()))} ({used})" if used else "almost nothing"))]
+
+
+def unverified_line(count: int) -> str:
+    reason = "the tests believed the graded code, so it earned nothing unless the option accept_unverified is set"
+    return f"{counted(count, 'outcome')}: {reason}"
 
 
 def _training_lines(facts: dict[str, Any]) -> list[tuple[str, Text]]:

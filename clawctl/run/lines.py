@@ -6,6 +6,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -206,3 +207,29 @@ class Lines:
                 yield offset, line
                 offset += len(line) + 1
                 self.offsets[path.name] = offset
+
+
+class CountedLines:
+    """Counts the complete lines of a folder's files that contain a text. Each `poll` reads only appended data."""
+
+    def __init__(self, folder: Path, text: bytes = b"\n") -> None:
+        self._folder, self._text = folder, text
+        self._ends: dict[Path, tuple[int, int]] = {}  # inode and size
+        self.counts: dict[Path, int] = {}
+
+    def poll(self) -> int:
+        ends, counts = {}, {}
+        for path in published(self._folder, ".jsonl"):
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                inode, end = self._ends.get(path, (status.st_ino, 0))
+                is_same = inode == status.st_ino and end <= status.st_size
+                counts[path], end = (self.counts.get(path, 0), end) if is_same else (0, 0)
+                file.seek(end)
+                for line in file:
+                    if line.endswith(b"\n"):
+                        counts[path] += self._text in line
+                        end += len(line)
+                ends[path] = status.st_ino, end
+        self._ends, self.counts = ends, counts
+        return sum(counts.values())

@@ -44,6 +44,9 @@ def check_fields(body: Any, fields: Sequence[str]) -> None:
         raise BadFeedback(f"unknown field {name!r}; the fields are {', '.join(fields)}{meant}", name)
 
 
+UNVERIFIED_LINE = b'"verdict":"unverified"'  # in the line of such an outcome, and in no other, because texts escape their quotes
+
+
 @dataclass(frozen=True, slots=True)
 class SessionOutcome:
     """The outcome of one session: one line of `feedback/`."""

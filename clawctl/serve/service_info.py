@@ -16,6 +16,8 @@ from clawctl.config import Recipe
 from clawctl.engines.requests import Refusal
 from clawctl.run.directory import RunDir
 from clawctl.run.fitness import read_fitness
+from clawctl.run.lines import CountedLines
+from clawctl.run.outcomes import UNVERIFIED_LINE
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.defaults import Defaults
@@ -39,6 +41,7 @@ class ServiceInfo:
         self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
         self._defaults = defaults
         self._started_at = time.time()
+        self._unverified = CountedLines(run.feedback, UNVERIFIED_LINE)
         self.draining = False
 
     # ---- models ----------------------------------------------------------------------------------------------------------
@@ -108,6 +111,7 @@ class ServiceInfo:
                 "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,
                 "last_error": capture.last_error,
             },
+            "unverified_outcomes": await asyncio.to_thread(self._unverified.poll),
             "judge": None if (judge := read_fitness(self._run)) is None else judge.shown(),
             "disk_free_bytes": self._disk_free(),
             "swaps": [asdict(swap) for swap in versions.swaps],

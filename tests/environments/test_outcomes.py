@@ -19,6 +19,8 @@ from clawctl.config import EvalConfig, JudgeConfig, Recipe
 from clawctl.environments import ENVIRONMENTS, Task, create
 from clawctl.environments.player import Plan, Player
 from clawctl.eval.suites.loading import load_suites
+from clawctl.inspect.health import read_health
+from clawctl.inspect.health_lines import health_lines
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import read_evidence
 from clawctl.judge.rules import rating_opinion
@@ -51,7 +53,8 @@ class Letters:
         await ask(endpoint, messages, max_tokens=4)
         if task.spec == "c":
             raise RuntimeError("the sandbox is gone")
-        return Outcome(reward={"a": 1.0, "b": -0.5}[task.spec], parts={"heard": True})
+        verdict = "unverified" if task.spec == "b" else "trusted"
+        return Outcome(reward={"a": 1.0, "b": -0.5}[task.spec], parts={"heard": True}, verdict=verdict)
 """
 
 
@@ -110,6 +113,12 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
             opinion = rating_opinion(turn, JudgeConfig())
             assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
     assert worth(None, found[0].outcome_reward).value == found[0].outcome_reward
+    health = read_health(server.run)
+    assert health["unverified_outcomes"] == 2
+    assert [str(text) for what, text in health_lines(health) if what == "unverified"] == [
+        "2 outcomes: the tests believed the graded code, so it earned nothing unless the option accept_unverified is set"
+    ]
+    assert httpx.get(f"{server.url.removesuffix('/v1')}/health").json()["unverified_outcomes"] == 2
 
 
 def test_an_outcome_of_other_code_does_not_count_and_the_episode_is_played_again(tmp_path: Path, server: Server) -> None:

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
-from clawctl.inspect.health import CaptureCounts, read_health
+from clawctl.inspect.health import read_health
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
 from clawctl.inspect.sessions import by_session, summarise
 from clawctl.inspect.web.text_search import TextIndex, read_texts
 from clawctl.run.directory import RunDir, changes
+from clawctl.run.lines import CountedLines
 from clawctl.run.policies import read_moves
 from clawctl.run.rows import Feedback
 
@@ -73,7 +74,7 @@ class FollowedRun:
             TextIndex(),
             dict[str, Feedback](),
         )  # `labels`: given on these pages and not yet read from the disk
-        self._turns, self._captured, self._episodes = TurnReader(run), CaptureCounts(run), EpisodeReader(run)
+        self._turns, self._captured, self._episodes = TurnReader(run), CountedLines(run.captures), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         self.snapshot = self._take_snapshot(None)

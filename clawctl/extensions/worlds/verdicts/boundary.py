@@ -126,7 +126,7 @@ def program(name: str) -> str | None:
     return found if os.path.isfile(found) else None
 
 
-class _Popen(subprocess.Popen):  # type: ignore[type-arg]
+class _Popen(subprocess.Popen):
     """Starts programs of the graded code in their own sandbox."""
 
     def __init__(self, args: Any, *more: Any, **options: Any) -> None:
@@ -144,7 +144,7 @@ def install(finder: Any) -> None:
     """Keep this process apart from the graded code: what it starts, loads by a path, or executes as a text."""
     subprocess.Popen = _Popen  # type: ignore[misc]
     os.system = lambda command: subprocess.call(command, shell=True)
-    importlib.util.spec_from_file_location = _located(finder, importlib.util.spec_from_file_location)  # type: ignore[assignment]
+    importlib.util.spec_from_file_location = _located(finder, importlib.util.spec_from_file_location)
     opened, compiled, is_busy = set[str](), dict[str, bool](), [False]
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> None:
     sys.path[:] = [SITE, *(path for path in sys.path if path != OWN), OWN]
     sys.dont_write_bytecode = True
     import pytest
-    from boundary import install
+    from boundary import install  # type: ignore[import-not-found]
 
     finder = make_finder()
     install(finder)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
 def make_finder() -> Any:
     """Let the modules of the graded code be loaded in the other sandbox from now on."""
     sys.path.append(OWN)
-    from boundary import TRUSTED, own  # type: ignore[import-not-found]
+    from boundary import TRUSTED, own
     from remote_modules import GradedFinder  # type: ignore[import-not-found]
 
     finder = GradedFinder(TRUSTED, own("tests"))

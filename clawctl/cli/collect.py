@@ -43,7 +43,9 @@ def collect(
     if end_sessions and not once:
         raise ClawError("--end-sessions needs --once", "add --once; without it, collect keeps waiting for next states", 2)
     if env is not None:
-        return play.play(env, run, recipe, None, tasks, attempts, parallel, seed, rounds, option, worker, server, log_level)
+        return play.play(
+            env, run, recipe, None, tasks, attempts, parallel, seed, rounds, option, worker, server, log_level=log_level
+        )
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 

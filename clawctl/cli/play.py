@@ -7,7 +7,7 @@ import typer
 import yaml
 
 from clawctl.cli.opening import open_stage
-from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, RecipeOption, RunOption
 from clawctl.errors import ClawError
 
 Tasks = Annotated[int | None, typer.Option("--tasks", "--episodes", min=1, help="Number of tasks, or of episodes with --generate.")]
@@ -38,10 +38,21 @@ def play(
     option: Options = None,
     worker: Worker = False,
     server: Server = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Set up and grade the tasks of a folder, file or package (ROLLOUT). Play none."),
+    ] = False,
+    as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Play an environment against this run's server. Episodes that were already played are skipped. `clawctl collect --env` does
     the same."""
+    if check:
+        from clawctl.environments import checking
+
+        if rollout is None:
+            raise ClawError("--check needs tasks to check", "write `clawctl play --check FOLDER`", 2)
+        return checking.show(checking.check(rollout, _options(option) or {}), as_json)
     settings = {
         "play.env": rollout, "play.tasks": tasks, "play.attempts": attempts, "play.parallel": parallel, "play.seed": seed,
         "play.rounds": rounds, "play.options": _options(option),

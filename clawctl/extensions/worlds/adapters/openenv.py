@@ -26,6 +26,7 @@ import orjson
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.environments.checking import CheckedTask, check_environment
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.http_client import RequestFailed, fetch
@@ -55,6 +56,13 @@ class OpenEnv:
     """
 
     metrics = ("reward", "solved")
+
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Connect to the server at an address."""
+        if not place.startswith(("http://", "https://")):
+            return None
+        return [check_environment(place, OpenEnv, {"url": place, **options})]
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ Its agents call the model at the episode's address, through verifiers' own inter
 
 import asyncio
 import atexit
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments.checking import CheckedTask, check_environment
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.processes import AnsweringProcess, ProcessEnded
 from clawctl.extensions.worlds.splits import rows_of
@@ -35,6 +37,11 @@ class Verifiers:
     All other options are passed to the taskset."""
 
     metrics = ("reward",)
+
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
+        """Load the taskset with this id or path."""
+        return [check_environment(place, Verifiers, {"taskset": place, **options})]
 
     def __init__(
         self,
@@ -116,6 +123,13 @@ def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawE
     if message.get("version") is None:
         cure = f"run `{python} -m pip install 'verifiers>=0.4'`, or name another interpreter in the option python"
         return ClawError(f"verifiers is not installed for {python}", cure, 2)
+    missing = re.search(r"No module named '([\w.]+)'", problem)
+    if missing and not missing[1].startswith("verifiers") and missing[1] != taskset.replace("-", "_"):
+        cure = f"run `{python} -m pip install {missing[1].split('.')[0]}`, or what its documentation names for it"
+        return ClawError(f"the taskset {taskset} needs the module {missing[1]}, which is not installed for {python}", cure, 2)
+    if message.get("is_legacy"):
+        cure = "port it to a Taskset of verifiers.v1: the rows of its dataset are the tasks, the functions of its rubric rewards"
+        return ClawError(f"{taskset} is an environment of verifiers before 0.4 (`load_environment`), without a taskset", cure, 2)
     if "verifiers.v1" in problem or str(message["version"]).startswith(("0.1.", "0.2.", "0.3.")):
         cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
         return ClawError(f"verifiers {message['version']} is not a version that the adapter supports ({problem})", cure, 2)

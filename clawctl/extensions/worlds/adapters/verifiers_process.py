@@ -6,6 +6,7 @@ file imports verifiers and the standard library only, because its interpreter ma
 
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import sys
@@ -20,7 +21,7 @@ KEY = "CLAWCTL_EPISODE_KEY"
 
 def main() -> None:
     os.dup2(2, 1)  # the taskset's own prints go to stderr, because stdout carries answers
-    environment = None
+    environment, settings = None, dict[str, Any]()
     try:
         import verifiers.v1 as vf
 
@@ -28,7 +29,7 @@ def main() -> None:
         environment = load(vf, settings)
         answer({"ready": describe(vf, environment)})
     except BaseException as error:
-        answer({"problem": f"{type(error).__name__}: {error}", "version": installed()})
+        answer({"problem": f"{type(error).__name__}: {error}", "version": installed(), "is_legacy": is_legacy(settings)})
         raise
     asyncio.run(serve(vf, environment))
 
@@ -38,6 +39,14 @@ def installed() -> str | None:
         return version("verifiers")
     except PackageNotFoundError:
         return None
+
+
+def is_legacy(settings: dict[str, Any]) -> bool:
+    """Whether the package has `load_environment`, as before verifiers 0.4, and no taskset."""
+    module = sys.modules.get(find_taskset(settings.get("taskset", "")))
+    with contextlib.suppress(Exception):  # the package's own code
+        module = module or importlib.import_module(find_taskset(settings["taskset"]).replace("-", "_"))
+    return hasattr(module, "load_environment") and not any(hasattr(module, name) for name in ("load_taskset", "Taskset"))
 
 
 def load(vf: Any, settings: dict[str, Any]) -> Any:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
+from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, outcome_of
+from clawctl.extensions.worlds.checking import check_each, left_out
 from clawctl.extensions.worlds.harness import make_harness
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
@@ -56,6 +58,18 @@ class Swe:
         place = None if repositories is None else Path(repositories).expanduser()
         self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
+
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Check a file of rows. `options` may name `repositories`."""
+        path, bad = Path(place).expanduser(), list[tuple[dict[str, Any], ClawError]]()
+        if path.suffix not in (".json", ".jsonl", ".parquet") or not path.is_file():
+            return None
+        kind, repositories = read_kind(options.get("sandbox")), options.get("repositories")
+        read = read_rows(path, None if repositories is None else Path(str(repositories)).expanduser(), bad)
+        read = [replace(task, limits=replace(task.limits, kind=kind)) for task in read]
+        refused = [left_out(str(row.get("instance_id", "without a name")), error) for row, error in bad]
+        return refused + check_each(read, lambda task: task.name, lambda task: bool(task.patch), solve)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:

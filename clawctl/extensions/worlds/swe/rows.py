@@ -40,13 +40,13 @@ class SweTask:
         return sha256(repr((hashed, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
 
 
-def read_rows(path: Path, repositories: Path | None) -> list[SweTask]:
+def read_rows(path: Path, repositories: Path | None, bad: list[tuple[dict[str, Any], ClawError]] | None = None) -> list[SweTask]:
     """The tasks of a JSON, JSON-lines or Parquet file.
 
     The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may
-    contain its files instead (`files`: a mapping). Raises ClawError (exit code 2).
+    contain its files instead (`files`: a mapping). `bad`: see `read_each`. Raises ClawError (exit code 2).
     """
-    return read_each(_read(path), lambda row: _task(row, path, repositories))
+    return read_each(_read(path), lambda row: _task(row, path, repositories), bad)
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

@@ -4,12 +4,15 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
+from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, outcome_of
+from clawctl.extensions.worlds.checking import NeedsImage, check_each, left_out
 from clawctl.extensions.worlds.harness import make_harness
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.containers import Container
@@ -56,6 +59,24 @@ class Terminal:
         self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Check a folder of tasks in Harbor's format, or in that of terminal-bench before Harbor."""
+        folder, bad = Path(place).expanduser(), list[tuple[Path, ClawError]]()
+        if not folder.is_dir():
+            return None
+        if older := sorted({path.parent for path in (*folder.glob("task.yaml"), *folder.glob("*/task.yaml"))}):
+            reason = "the task has the format of terminal-bench before Harbor -> convert it with `harbor task migrate`"
+            return [CheckedTask(path.name, "not playable", reason) for path in older]
+        kind = read_kind(options.get("sandbox"))
+        try:
+            read = read_tasks(folder, isinstance(kind, Container), bad)
+        except ClawError:
+            return None
+        return [left_out(path.name, error) for path, error in bad] + check_each(
+            read, lambda task: task.name, lambda task: "solve.sh" in task.solution, partial(_solve_in, kind)
+        )
+
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         read = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
         return [Task(task.name, task, split) for task in (read if self._read else draw_tasks(split, count, seed))]
@@ -69,6 +90,10 @@ class Terminal:
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
         return outcome_of(spec.instruction, worked, score, self.steps, self.accept_unverified)
+
+
+async def _solve_in(kind: SandboxKind, task: HarborTask, commands: str | None) -> Graded:
+    return await solve(await in_image(task, kind), commands)
 
 
 async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
@@ -97,7 +122,7 @@ async def prepare(sandbox: Sandbox, task: HarborTask) -> None:
         ran = await sandbox.run(command, timeout=60)
         if ran.code != 0:
             problem = f"the task {task.name} cannot be set up: {command[:80]!r} ended with code {ran.code}: {ran.output[-200:]}"
-            raise ClawError(problem, "install what it needs on this machine, or play it with Harbor itself")
+            raise NeedsImage(problem, "install what it needs on this machine, or play it in a container (--option sandbox=podman)")
 
 
 async def finish(sandbox: Sandbox, task: HarborTask) -> Graded:

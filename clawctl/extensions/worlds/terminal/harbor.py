@@ -7,6 +7,7 @@ containers, a task that needs more runs in its image.
 
 import re
 import shlex
+import shutil
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.checking import NeedsImage
 from clawctl.extensions.worlds.sandbox import Limits
 from clawctl.extensions.worlds.sandbox.tars import folder_files
 from clawctl.extensions.worlds.splits import read_each
@@ -22,6 +24,11 @@ from clawctl.extensions.worlds.splits import read_each
 _LINE = re.compile(r"^\s*([A-Za-z]+)\s+(.*)$", re.DOTALL)
 _NOTHING_TO_DO = ("FROM", "USER", "CMD", "ENTRYPOINT", "LABEL", "ARG", "EXPOSE", "STOPSIGNAL", "MAINTAINER", "SHELL", "HEALTHCHECK")
 _PLAIN_IMAGE = re.compile(r"(docker\.io/)?(library/)?(ubuntu|debian|python|alpine|bash)(:|$)")
+_INSTALLS = re.compile(
+    r"\b(?:(apt-get|apt)\b.*?\binstall\b(.*)|(?:apk|yum|dnf|pip3?|uv|npm|pnpm|yarn|gem|cargo|go|conda)\s.*?\b(?:install|add)\b"
+    r"|git\s+clone\b|(?:curl|wget)\s.*?https?://)",
+    re.DOTALL,
+)
 _MEBIBYTE = 1 << 20
 SHARED = ("/", "/tmp", "/tests", "/usr", "/etc")  # folders that cannot be the working folder
 
@@ -67,17 +74,17 @@ class HarborTask:
         return digest.hexdigest()[:16]
 
 
-def read_tasks(place: Path, images: bool = False) -> list[HarborTask]:
+def read_tasks(place: Path, images: bool = False, bad: list[tuple[Path, ClawError]] | None = None) -> list[HarborTask]:
     """The tasks of a folder. The folder is one task, or contains one folder for each task.
 
-    `images`: a task may need an image. Raises ClawError (exit code 2) if there is no task.
+    `images`: a task may need an image. `bad`: see `read_each`. Raises ClawError (exit code 2) if there is no task.
     """
     folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
     if not folders:
         raise ClawError(
             f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
         )
-    return read_each(folders, lambda folder: read_task(folder, images))
+    return read_each(folders, lambda folder: read_task(folder, images), bad)
 
 
 def _task_folders(place: Path) -> list[Path]:
@@ -86,10 +93,6 @@ def _task_folders(place: Path) -> list[Path]:
         if place.is_dir()
         else []
     )
-
-
-class _NeedsImage(ClawError):
-    """The task needs an image, because a sandbox without images cannot provide its initial state."""
 
 
 def read_task(folder: Path, images: bool = False) -> HarborTask:
@@ -117,7 +120,7 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
     try:
         _check_image(folder, environment)
         place, seed, setup, variables = _read_image(folder)
-    except _NeedsImage:
+    except NeedsImage:
         if not images:
             raise
         image = str(environment.get("docker_image") or "") or None
@@ -197,12 +200,28 @@ def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], d
         elif word in ("COPY", "ADD"):
             seed.update(_copied(folder, place, words))
         elif word == "RUN":
+            if missing := _not_here(words):
+                raise _needs_image(folder, f"RUN installs {missing}")
             setup.append(words)
         elif word != "WORKDIR" and word not in _NOTHING_TO_DO:
             raise _needs_image(folder, f"{word} {words}")
     if place in SHARED or not place.startswith("/"):
         raise _needs_image(folder, f"WORKDIR {place}")
     return place, seed, tuple(setup), variables
+
+
+def _not_here(words: str) -> str | None:
+    """What a command installs that is not on this machine. Without a network, it could not."""
+    for command in re.split(r"&&|\|\||[;|\n]", words):
+        match = _INSTALLS.search(command)
+        if match is None:
+            continue
+        if match[1] is None:
+            return command.strip()[:80]
+        for name in (name.partition("=")[0] for name in match[2].split() if not name.startswith("-")):
+            if not Path("/usr/share/doc", name).exists() and shutil.which(name) is None:
+                return name
+    return None
 
 
 def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
@@ -227,6 +246,7 @@ def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
     return files
 
 
-def _needs_image(folder: Path, what: str) -> _NeedsImage:
-    cure = "play it in a container (--option sandbox=podman), or simplify its Dockerfile"
-    return _NeedsImage(f"the task in {folder} needs an image of its own ({what})", cure, 2)
+def _needs_image(folder: Path, what: str) -> NeedsImage:
+    name = next((name for name in ("podman", "docker") if shutil.which(name)), None)
+    cure = f"play it in a container (--option sandbox={name or 'podman'}{'' if name else ', once it is installed'})"
+    return NeedsImage(f"the task in {folder} needs an image of its own ({what})", cure, 2)

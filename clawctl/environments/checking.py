@@ -1,0 +1,64 @@
+"""`clawctl play --check`: which tasks of a folder or package can be played here, and whether their verdicts hold."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from clawctl.environments import ENVIRONMENTS, create
+from clawctl.errors import ClawError
+from clawctl.printing import answers, print_json
+from clawctl.registry import is_file
+
+Found = Literal["playable", "needs an image", "verdict cannot be trusted", "oracle fails", "no-op passes", "not playable"]
+_OPTION = "play --check"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTask:
+    """What was found about one task."""
+
+    task: str
+    found: Found
+    reason: str = ""  # why it is not playable, or what its verdict does
+
+
+def check(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
+    """Check the tasks of a folder, file, package, server or environment. Raises ClawError (exit code 2) if nothing reads it.
+
+    An environment that reads other people's tasks has a function `check_place(place, options)`, which returns None for a place that
+    is not in its format.
+    """
+    if place in ENVIRONMENTS.names() or is_file(place):
+        return [check_environment(place, ENVIRONMENTS.load(place, _OPTION), options)]
+    for name in ENVIRONMENTS.names():
+        read = getattr(ENVIRONMENTS.load(name, _OPTION), "check_place", None)
+        if read is not None and (checked := read(place, options)) is not None:
+            return list(checked)
+    cure = "name a folder of Harbor tasks, a file of rows as in SWE-bench, a taskset of verifiers, or a server of OpenEnv"
+    raise ClawError(f"{_OPTION}: there are no tasks in {place}", cure, 2)
+
+
+def check_environment(name: str, made: Any, options: Mapping[str, Any]) -> CheckedTask:
+    """Create the environment and draw a task."""
+    try:
+        tasks = create(made, name, _OPTION, options).tasks("train", 1, 0)
+    except ClawError as error:
+        return CheckedTask(name, "not playable", f"{error.problem} -> {error.fix}")
+    return CheckedTask(name, "playable") if tasks else CheckedTask(name, "not playable", "it has no tasks")
+
+
+def show(checked: Sequence[CheckedTask], as_json: bool) -> None:
+    sums = Counter(each.found for each in checked)
+    if as_json:
+        print_json({"tasks": [asdict(each) for each in checked], "sums": dict(sums)})
+        return
+    table = Table()
+    for name in ("task", "found", "reason"):
+        table.add_column(name, overflow="fold")
+    for each in checked:
+        table.add_row(Text(each.task), Text(each.found), Text(each.reason))
+    answers().print(table, Text(", ".join(f"{count} {found}" for found, count in sums.most_common())), sep="\n")

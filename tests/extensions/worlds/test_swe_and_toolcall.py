@@ -24,6 +24,7 @@ from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_
 from clawctl.extensions.worlds.toolcall.tools import problem_of, read_tools
 from clawctl.extensions.worlds.verdicts.python_code import clean, is_same
 from clawctl.run.endpoint import Endpoint
+from scripts.benchmarks.environments_answers import wrong_pairs
 from tests.stub_http import StubHandler, StubServer, running
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
@@ -226,6 +227,11 @@ def test_an_answer_is_right_by_its_box_or_its_last_number() -> None:
     assert problem_of("2 ** (3 + 4)") is None
     for text in ("'a' * 10 ** 9", "b'a' * 9", "True + 1", "None", "..."):
         assert "only numbers" in str(problem_of(text))
+
+
+def test_equivalent_answers_are_found_and_no_different_one_is_accepted() -> None:
+    pytest.importorskip("math_verify", reason="the extra environments is not installed")
+    assert wrong_pairs() == ([], [])
 
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is missing: pip install -e '.[test]'")

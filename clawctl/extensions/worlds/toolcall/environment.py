@@ -30,7 +30,7 @@ class ToolCall:
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "2"
+    version = "3"
     worst = 0.0
 
     def __init__(

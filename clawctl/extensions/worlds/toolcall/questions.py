@@ -19,6 +19,15 @@ from clawctl.extensions.worlds.verdicts.python_code import is_same
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a single letter
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}")
+_RATIO = re.compile(r"\d+(?::\d+)+")  # a ratio, or a time
+_UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
+_NUMBERS = (  # by their value; without "one", which often counts nothing
+    "zero . two three four five six seven eight nine ten eleven twelve "
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+)
+_COUNTED = _NUMBERS.split()
+_COUNT = re.compile(rf"\b(?:{'|'.join(word for word in _COUNTED if word != '.')})\b", re.IGNORECASE)
 _OPENS = re.compile(r"[\[{]")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
 
@@ -156,11 +165,22 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
     if wanted[:1] in ("{", "[") and (value := _json_in(wanted)) is not None:
         given = _json_in(boxed[-1] if boxed else reply)
         return given is not None and is_same(given, value), "JSON"
+    if _RATIO.fullmatch(wanted):
+        return _RATIO.findall(boxed[-1] if boxed else reply)[-1:] == [wanted], "text"
+    if _WORDS.fullmatch(wanted):
+        boxed = [_TEXT.sub(r"\1", box) for box in boxed]
+    elif wanted.isdigit() and not re.search(r"\d", boxed[-1] if boxed else reply):
+        reply, boxed = _in_digits(reply), [_in_digits(_TEXT.sub(r"\1", box)) for box in boxed]
+    reply = reply.replace("\\$", "")
     if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
         same = mathematics.is_same(wanted, f"\\boxed{{{boxed[-1]}}}" if boxed else reply)
         if same is not None:
             return same, "math-verify"
     return _is_right_as_text(reply, boxed, wanted), "text"
+
+
+def _in_digits(text: str) -> str:
+    return _COUNT.sub(lambda match: str(_COUNTED.index(match[0].lower())), text)
 
 
 def _json_in(text: str) -> Any:
@@ -180,10 +200,11 @@ def _is_right_as_text(reply: str, boxed: list[str], wanted: str) -> bool:
         return boxed[-1].strip() == wanted or (number is not None and number_in(boxed[-1]) == number)
     if number is None:
         lines = reply.strip().splitlines()
-        return bool(lines) and wanted.lower() in (
-            lines[-1].strip().lower().rstrip("."),
-            lines[-1].split(":")[-1].strip().lower(),
-        )
+        last = lines[-1].strip().strip("*$.! ") if lines else ""
+        if wanted.lower() in (last.lower(), last.split(":")[-1].strip().lower()):
+            return True
+        ends = re.search(rf"\b{re.escape(wanted)}$", last, 0 if len(wanted) == 1 else re.IGNORECASE)
+        return ends is not None and _UNSURE.search(last) is None
     numbers = _NUMBER.findall(reply)
     return bool(numbers) and number_in(numbers[-1]) == number
 

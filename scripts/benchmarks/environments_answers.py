@@ -1,0 +1,32 @@
+"""Case `answers`: 100 pairs of answers that mean the same, in LaTeX and in words, and 100 that do not.
+
+`equivalent_found` is the share of the first that are right, and `different_accepted` the number of the others that are.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from clawctl.extensions.worlds.toolcall.questions import Question, is_right
+from scripts.benchmarks.table import Row
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    found, accepted = wrong_pairs()
+    for pair in (*found, *accepted):
+        print(f"wrong: {pair}", flush=True)
+    count = sum(pair["same"] for pair in read_pairs())
+    return [
+        Row("answers", "equivalent_found", 1 - len(found) / count, "share"),
+        Row("answers", "different_accepted", float(len(accepted)), "answers"),
+    ]
+
+
+def read_pairs() -> list[dict[str, str]]:
+    return [json.loads(line) for line in Path(__file__).with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def wrong_pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    """The equivalent pairs that are not right, and the different ones that are."""
+    wrong = [pair for pair in read_pairs() if is_right(pair["reply"], Question("pair", "", pair["wanted"])) != pair["same"]]
+    return [pair for pair in wrong if pair["same"]], [pair for pair in wrong if not pair["same"]]

@@ -681,6 +681,8 @@ def _to_original(view: View, span: Secret, offset: int) -> Secret:
 def _escaped(text: str) -> list[tuple[int, int]]:
     """Return the parts of a text that contain escapes, with some context; a part starts at a word if possible."""
     parts: list[tuple[int, int]] = []
+    if "\\" not in text and "&" not in text and "%" not in text:
+        return parts
     for match in ESCAPES.finditer(text):
         position = match.start()
         if parts and position < parts[-1][1]:

@@ -84,13 +84,13 @@ def unescaped_view(view: View) -> View | None:
 
 def printable_view(view: View) -> View | None:
     """Return `view` with the escapes of quoted-printable mail undone (`Passwort=3A …`), or None if there are none."""
-    if "=" not in view.text or not any(mark in view.text for mark in _MARKS_OF_MAIL):
+    if "=" not in view.text or _MARK_OF_MAIL.search(view.text) is None:
         return None
     printable = replaced(view, _PRINTABLE, _decode_quoted_printable)
     return None if printable is view else printable
 
 
-_MARKS_OF_MAIL = ("uoted-printable", "=3D", "=3A", "=C2=", "=C3=")
+_MARK_OF_MAIL = re.compile(r"=(?=3[AD]|C[23]=)|uoted-printable")
 _PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+|=\r?\n")
 
 

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import DIGITS, AnchorGroups, Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     TECHNICAL,
@@ -15,7 +15,7 @@ from clawctl.extensions.secrets.values import (
     is_stand_in,
     is_strong_password,
     is_wordy,
-)
+)  # fmt: skip
 
 _ADDRESS = re.compile(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
@@ -26,6 +26,10 @@ _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
 _ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
 
 
+_URLS = Anchors("://")
+
+
+@tried_at(_URLS, _ORACLES)
 def in_addresses(piece: Text) -> Iterator[Span]:
     text = piece.text
     at = text.find("://")
@@ -49,9 +53,11 @@ def in_addresses(piece: Text) -> Iterator[Span]:
 
 
 _PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_ANY_PORT = Anchors(":*:")
 _GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
 
 
+@tried_at(DIGITS, _ANY_PORT)
 def in_lines(piece: Text) -> Iterator[Span]:
     """Find passwords in lines of `.pgpass`."""
     text = piece.text
@@ -68,7 +74,6 @@ def in_lines(piece: Text) -> Iterator[Span]:
 # A value that looks like an option is not a secret
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
 # A flag and its value, tried only if the command occurs earlier in the line.
-_FLAGS = re.compile(r" -(?:[paPwUuNAXktT]|-user|-auth|-proxy-user|-pass)")
 _FLAGGED = tuple(
     (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
     for command, flag in (
@@ -113,18 +118,28 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
          r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
+_CHOICE = AnchorGroups([anchors for _, anchors, _ in _COMMANDS])
+_FLAGS = Anchors(*(f" -{flag}" for flag in ["p", "a", "w", "u", "n", "x", "k", "t", "-user", "-auth", "-proxy-user", "-pass"]))
+_TOOLS = Anchors(
+    "curl", "wget", "http", "xh", "mysql", "mariadb", "redis-cli", " login", "twine", "helm", "skopeo", "mongo", "expo", "ssh-keygen", "keytool", "rsync", "lftp", "security ", "ipmitool", "ldap", "sqlcmd",
+    "bcp", "mosquitto_", "zip", "7z", "rar", "isql", "influx", "cqlsh", "impala-shell", "snowsql", "snmp", "altool", "notarytool", "psexec", "evil-winrm", "crackmapexec", "netexec", "sshuttle", "vncviewer",
+    "cloudsmith", "codecov", "snyk", "sentry-cli", "heroku", "netlify", "vercel", "wrangler", "flyctl", "railway", "doctl", "linode-cli", "hcloud", "scw", "ngrok", "pulumi", "doppler", "gh", "glab", "bash", "smbclient",
+    "smbmap", "rpcclient", "nmblookup",
+)  # fmt: skip
 _MAX_FLAGS = 24  # per line
 SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
+@tried_at(_CHOICE, _FLAGS)
 def in_commands(piece: Text) -> Iterator[Span]:
     text = piece.text
-    for loose, anchors, pattern in _COMMANDS:
-        for at in () if anchors.absent(piece) else anchors.positions(piece):
+    for number, positions in _CHOICE.positions(piece):
+        loose, _, pattern = _COMMANDS[number]
+        for at in positions:
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for at in [each.start() for each in _FLAGS.finditer(text)] if " -" in text else ():
+    for at in [] if _TOOLS.absent(piece) else _FLAGS.positions(piece):
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MAX_FLAGS:
@@ -173,12 +188,16 @@ _TYPED_TEXT = re.compile(r"""\)\.\w+\([ ]?["'](?P<value>[^"'\n\\]{4,128})["']"""
 
 def in_fields(piece: Text) -> Iterator[Span]:
     """Find literals that a browser test types into a field for a secret: `get("#password").type("…")`."""
-    for at in () if _TYPED.absent(piece) else _TYPED.positions(piece):
+    for at in _TYPED.positions(piece):
         match = _TYPED_TEXT.match(piece.text, at)
         if match and _FIELD.search(piece.text, max(0, at - 64), at) and not is_stand_in(match["value"]):
             yield Span(*match.span("value"), "password")
 
 
+_CHARACTERS = Anchors(".tochararray(")
+
+
+@tried_at(_CALLS, _TYPED, _CHARACTERS)
 def in_calls(piece: Text) -> Iterator[Span]:
     """Find string literals after the first argument of a call that logs in: `login("ann", "…")`, `auth=("ann", "…")`."""
     text = piece.text
@@ -202,12 +221,11 @@ def in_calls(piece: Text) -> Iterator[Span]:
 
 
 _LITERAL = re.compile(r"\"(?P<value>[^\"\n]{4,128})\"$")
-_CHARACTERS = Anchors(".tochararray(")
 
 
 def in_characters(piece: Text) -> Iterator[Span]:
     """Find `"…".toCharArray()`, which is how Java code passes a password."""
-    for at in () if _CHARACTERS.absent(piece) else _CHARACTERS.positions(piece):
+    for at in _CHARACTERS.positions(piece):
         match = _LITERAL.search(piece.text, max(0, at - 130), at)
         if match and is_strong_password(match["value"], 5):
             yield Span(*match.span("value"), "password")

@@ -11,8 +11,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
-from clawctl.extensions.secrets.names import NOT_KEY, Named, name_positions, named_at
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.names import NAMES_AT, NOT_KEY, Named, name_positions, named_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -48,6 +48,7 @@ RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # maximum distance in characters between a name and its value
 
 
+@tried_at(NAMES_AT, _OTHERS_OF_NAMES, BEYOND)
 def near_names(piece: Text) -> Iterator[Span]:
     """Find opaque texts that a nearby word names as a secret."""
     text = piece.text
@@ -93,7 +94,7 @@ def _place_of(text: str, token: str, at: int) -> int:
 
 
 def _word_positions(piece: Text) -> list[int]:
-    others = [] if _OTHERS_OF_NAMES.absent(piece) else _OTHERS_OF_NAMES.positions(piece)
+    others = _OTHERS_OF_NAMES.positions(piece)
     return sorted({*name_positions(piece), *others}) if others else name_positions(piece)
 
 

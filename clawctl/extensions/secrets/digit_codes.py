@@ -9,15 +9,14 @@ similar words suffice. `code` and similar words also need a word for what the co
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple
 
-from clawctl.extensions.secrets.lexicon import ANCHORED, NAMES, TOKEN, Meaning, meaning_of, plain, words_within
-from clawctl.extensions.secrets.text import Span, Text, positions_of
+from clawctl.extensions.secrets.lexicon import ANCHORED, NAMES, TOKEN, Meaning, anchor_words, meaning_of, plain, words_within
+from clawctl.extensions.secrets.text import BEYOND, DIGITS, Anchors, Span, Text, positions_of, tried_at
 
 _BEHIND, _AHEAD = 150, 130  # characters read around a name
-_DIGITS = re.compile(r"\d(?:\d\d|[- ]\d|[A-ZА-Я]\d)")
 _CODE = re.compile(
     r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)•●][.,:/-])(?<![•●…])(?<![*•●][-.])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
@@ -60,13 +59,6 @@ class _Word(NamedTuple):
     meaning: int
 
 
-def in_digit_codes(piece: Text) -> Iterator[Span]:
-    """Find codes such as `front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
-    for start, end in _regions(piece):
-        if _CODE.search(piece.text, start, end) or words_in(piece) & (VOCABULARY.digits | VOCABULARY.numbers):
-            yield from _Region(piece.text, start, end).codes()
-
-
 _UNDER = re.compile(r"[#*]?\d[\d -]{1,14}[#*]?")
 _PARTS_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
 
@@ -79,84 +71,93 @@ def is_code_under(name: str, value: str) -> bool:
     return any(True for _ in _Region(text, 0, len(text)).codes())
 
 
-def words_in(piece: Text) -> frozenset[str]:
-    """Return the words of a text in lower case. New words are added to the vocabulary."""
-    global _LAST
-    last, words = _LAST
-    if last is piece:
-        return words
-    words = piece.runs - _LETTERS
-    if piece.beyond:
-        words = words.union([word for word in set(TOKEN.findall(piece.lower)) if not word.isascii()])
-    if new := words - VOCABULARY.known:
-        VOCABULARY.add(new)
-    _LAST = (piece, words)
-    return words
-
-
 def _regions(piece: Text) -> list[tuple[int, int]]:
     """Return the parts of a text that contain digits around words that name codes."""
-    words = words_in(piece)
-    spoken, numbers = words & VOCABULARY.digits, words & VOCABULARY.numbers
-    if len(spoken) < 2 and not numbers and not _DIGITS.search(piece.text):
+    spoken = code_words(piece, SPOKEN | NUMBER)
+    if len(spoken) < 2 and not piece.present & DIGITS and not any(use & NUMBER for _, _, use in spoken):
         return []
     regions: list[tuple[int, int]] = []
-    for at in sorted(at for word in words & VOCABULARY.names for at in whole_words(piece, word)):
+    for at, _, _ in code_words(piece, NAME):
         start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
         if regions and start <= regions[-1][1]:
             regions[-1] = (regions[-1][0], end)
         else:
             regions.append((start, end))
-    return [
-        (start, end)
-        for start, end in regions
-        if _DIGITS.search(piece.text, start, end)
-        or sum(piece.lower.find(word, start, end) >= 0 for word in spoken) > 1
-        or any(piece.lower.find(word, start, end) >= 0 for word in numbers)
-    ]
+    return [(start, end) for start, end in regions if _CODE.search(piece.text, start, end) or _is_spoken(spoken, start, end)]
 
 
-def whole_words(piece: Text, word: str) -> Iterator[int]:
-    text = piece.ascii if word.isascii() else piece.lower
-    spaced = _SPACELESS.match(word) is None
-    for at in positions_of(text, word):
-        end = at + len(word)
-        if not (spaced and (text[at - 1 : at].isalpha() or text[end : end + 1].isalpha())):
-            yield at
+def _is_spoken(words: list[tuple[int, int, int]], start: int, end: int) -> bool:
+    near = [use for at, _, use in words if start <= at < end]
+    return len(near) > 1 or any(use & NUMBER for use in near)
 
 
-class _Vocabulary:
-    """The words seen so far, and which of them name codes or stand for digits."""
+NAME, SECRET_NAME, SPOKEN, NUMBER = 1, 2, 4, 8  # uses of a word: names a code, names a password, is a digit, is several digits
+_ANCHOR_WORDS = {
+    use: (Anchors(*words), words)
+    for use, meaning in ((NAME, ANCHORED), (SECRET_NAME, Meaning.PASSWORD), (SPOKEN | NUMBER, Meaning.DIGIT | Meaning.TWICE))
+    if (words := anchor_words(meaning))
+}
+PASSWORDS_AT = _ANCHOR_WORDS[SECRET_NAME][0]
+_TO_RUN_END = re.compile("[a-z]*")
 
-    def __init__(self) -> None:
-        self.known, self.names, self.digits, self.numbers = set[str](), set[str](), set[str](), set[str]()
-        self.passwords = set[str]()
 
-    def add(self, new: frozenset[str]) -> None:
-        if len(self.known) > _MAX_WORDS:
-            self.__init__()  # type: ignore[misc]
-        self.known |= new
-        for word in new:
-            meaning = _run_meaning(word)
-            if meaning & ANCHORED and (not meaning & Meaning.PLACE or meaning & NAMES):
-                self.names.add(word)
-            if meaning & Meaning.PASSWORD:
-                self.passwords.add(word)
-            if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
-                self.numbers.add(word)
-            elif meaning & (Meaning.DIGIT | Meaning.TWICE):
-                self.digits.add(word)
+@tried_at(_ANCHOR_WORDS[NAME][0], BEYOND, to_value_end=False)
+def in_digit_codes(piece: Text) -> Iterator[Span]:
+    """Find codes such as `front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
+    for start, end in _regions(piece):
+        yield from _Region(piece.text, start, end).codes()
+
+
+def code_words(piece: Text, wanted: int) -> list[tuple[int, int, int]]:
+    """Return the words of a text with a wanted use, in order: start, end and uses."""
+    anchors, sides = _ANCHOR_WORDS[wanted]
+    words, text = dict[int, tuple[int, int, int]](), piece.ascii
+    for anchor, starts in anchors.occurrences(piece):
+        before, after = sides[anchor]
+        for begin in starts:
+            end = begin + len(anchor)
+            precedes, follows = text[begin - 1 : begin].isalpha(), text[end : end + 1].isalpha()
+            if (precedes and (follows or not before)) or (follows and not after):
+                continue
+            while precedes and begin > 0 and text[begin - 1].isalpha():
+                begin -= 1
+            end = _TO_RUN_END.match(text, end).end() if follows else end  # type: ignore[union-attr]
+            if (use := _use_of(text[begin:end])) & wanted:
+                words[begin] = begin, end, use
+    if piece.beyond:
+        words |= {word[0]: word for word in _words_beyond(piece) if word[2] & wanted}
+    return sorted(words.values())
+
+
+def _words_beyond(piece: Text) -> list[tuple[int, int, int]]:
+    """Return the words with letters beyond ASCII that have a use."""
+    if piece.words is None:
+        piece.words, lower = [], piece.lower
+        for word in {word for word in TOKEN.findall(lower) if not word.isascii()}:
+            if use := _use_of(word):
+                spaced = _SPACELESS.match(word) is None
+                piece.words += [
+                    (at, at + len(word), use)
+                    for at in positions_of(lower, word)
+                    if not (spaced and (lower[at - 1 : at].isalpha() or lower[at + len(word) : at + len(word) + 1].isalpha()))
+                ]
+    return piece.words
+
+
+@lru_cache(maxsize=1 << 13)
+def _use_of(word: str) -> int:
+    if len(word) == 1 and word.isascii():
+        return 0
+    meaning = _run_meaning(word)
+    use = NAME * bool(meaning & ANCHORED and (not meaning & Meaning.PLACE or meaning & NAMES))
+    use |= SECRET_NAME * bool(meaning & Meaning.PASSWORD)
+    if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
+        return use | NUMBER
+    return use | SPOKEN * bool(meaning & (Meaning.DIGIT | Meaning.TWICE))
 
 
 def _digits_within(run: str) -> int:
     return sum(bool(meaning & Meaning.DIGIT) for _, _, meaning in words_within(run))
-
-
-_MAX_WORDS = 1 << 16
-_LETTERS = frozenset(("", *"abcdefghijklmnopqrstuvwxyz"))
-VOCABULARY = _Vocabulary()
-# Cache for the last piece, because several rules ask for its words
-_LAST: tuple[Text | None, frozenset[str]] = (None, frozenset())
 
 
 def _run_meaning(word: str) -> int:

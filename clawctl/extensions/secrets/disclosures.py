@@ -4,9 +4,9 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.digit_codes import VOCABULARY, whole_words, words_in
+from clawctl.extensions.secrets.digit_codes import PASSWORDS_AT, SECRET_NAME, code_words
 from clawctl.extensions.secrets.lexicon import TOKEN, Meaning, meaning_of, plain
-from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, tried_at
 from clawctl.extensions.secrets.values import (
     NAMING,
     TECHNICAL,
@@ -16,24 +16,9 @@ from clawctl.extensions.secrets.values import (
     is_words,
     reads_as_prose,
 )
+from clawctl.extensions.secrets.vocabulary import LISTS
 
-_STOP = frozenset(
-    plain(word)
-    for word in """
-wrong correct right hidden required needed mandatory optional case sensitive empty blank too very not set there here below above attached
-unknown secret safe weak strong same different new old gone known wanted missing expired invalid changed saved stored written kept lost forgotten
-visible available obvious important nowhere everywhere in on at the a an my your our his her their still now only also never always being what which something anything nothing
-falsch richtig korrekt geheim sicher unsicher abgelaufen ungültig leer gleich anders neu alt nicht kein pflicht standard sache unbekannt bekannt gespeichert geändert weg da dort hier zu noch nur auch immer nie wichtig nötig erforderlich der die das ein eine mein dein sein
-faux correct incorrect expiré invalide vide obligatoire requis nouveau secret même pas très trop dans sur le la les un une mon ton son ici là perdu oublié changé
-incorrecta correcta correcto incorrecto caducada inválida vacía obligatoria nueva secreta misma no muy demasiado en el la los las un una mi tu su aquí allí segura débil
-errada correta incorreta expirada vazia obrigatória nova secreta mesma não muito em o a os as um uma minha sua aqui fraca forte
-errata sbagliata corretta scaduta vuota obbligatoria nuova segreta stessa non molto troppo nel il lo la i gli le un una mia tua qui debole sicura
-fout onjuist juist verlopen leeg verplicht nieuw geheim hetzelfde niet erg te in de het een mijn jouw hier zwak sterk
-złe błędne poprawne puste wymagane nowe tajne to nie bardzo za w na moje twoje tutaj słabe silne
-yanlış doğru boş gerekli yeni gizli aynı değil çok bir benim senin burada zayıf güçlü
-неверный неправильный верный пустой обязателен новый секретный такой тот не очень в на мой твой здесь тут простой сложный слабый надёжный
-""".split()  # noqa: SIM905
-)
+_STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ENDINGS = re.compile(
     r"(?:ed|ing|able|ible|ous|ful|less|ive|ary|ly|tion|ung|lich|bar|iert|heit|keit|ado|ada|ido|ida|ato|ata|uto|uta|ée?s?|vel|bile|mente|owy|owe|owa|ный|ная|ное|ен|ена|ано)$"
 )
@@ -65,6 +50,20 @@ _BEYOND = (
 )  # fmt: skip
 
 
+_QUESTIONS = Anchors(
+    "security question", "secret question", "recovery question", "challenge question", "sicherheitsfrage", "geheimfrage", "question secr", "question de s", "pregunta de seg", "pregunta secreta", "domanda di sic", "domanda seg",
+    "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
+)  # fmt: skip
+
+
+_NEW_ANCHORS = Anchors(
+    "new one is", "new one:", "new one's", "neue ist", "neues ist", "neu ist jetzt", "nouveau c", "nouvelle c", "nuevo es",
+    "nueva es", "nova ", "nuova ", "nieuwe is", "nowe to", "changed it to", "updated it to", "it's now", "it is now", "yenisi",
+    "nya ", "nye er",
+)  # fmt: skip
+
+
+@tried_at(_ANCHORED, _QUESTIONS, _NEW_ANCHORS, PASSWORDS_AT, BEYOND)
 def in_disclosures(piece: Text) -> Iterator[Span]:
     """Find statements such as `das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is
     otter-lamp-91`.
@@ -77,7 +76,7 @@ def in_disclosures(piece: Text) -> Iterator[Span]:
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = [] if _ANCHORED.absent(piece) else _ANCHORED.positions(piece)
+    positions = _ANCHORED.positions(piece)
     if piece.beyond:
         positions += [at for word in _BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
@@ -94,8 +93,7 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
 def _after_passwords(piece: Text) -> Iterator[Span]:
     """Find values after a word for a password, optional other words and a joining word or sign."""
     text = piece.text
-    positions = [(at, at + len(word)) for word in words_in(piece) & VOCABULARY.passwords for at in whole_words(piece, word)]
-    for start, end in positions:
+    for start, end, _ in code_words(piece, SECRET_NAME):
         if (
             text[start - 1 : start].isalnum()
             or text[start - 1 : start] in ("_", ".", "$", ":")
@@ -167,10 +165,6 @@ def _is_spoken_phrase(value: str) -> bool:
     return _is_quoted_phrase(f"{value} other") and not any(_ENDINGS.search(word) for word in value.split())
 
 
-_QUESTIONS = Anchors(
-    "security question", "secret question", "recovery question", "challenge question", "sicherheitsfrage", "geheimfrage", "question secr", "question de s", "pregunta de seg", "pregunta secreta", "domanda di sic", "domanda seg",
-    "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
-)  # fmt: skip
 _QUESTIONS_BEYOND = (
     "контрольный вопрос", "секретный вопрос", "контрольне питання", "秘密の質問", "密保问题", "安全问题", "보안 질문", "سؤال الأمان",
 )  # fmt: skip
@@ -185,7 +179,7 @@ def _security_answers(piece: Text) -> Iterator[Span]:
     zk3Biscotte`.
     """
     text = piece.text
-    positions = [] if _QUESTIONS.absent(piece) else _QUESTIONS.positions(piece)
+    positions = _QUESTIONS.positions(piece)
     if piece.beyond:
         positions += [at for word in _QUESTIONS_BEYOND for at in positions_of(piece.lower, word)]
     for at in positions:
@@ -308,29 +302,6 @@ def _is_jumbled(value: str) -> bool:
     )
 
 
-_NEW_ANCHORS = Anchors(
-    "new one is",
-    "new one:",
-    "new one's",
-    "neue ist",
-    "neues ist",
-    "neu ist jetzt",
-    "nouveau c",
-    "nouvelle c",
-    "nuevo es",
-    "nueva es",
-    "nova ",
-    "nuova ",
-    "nieuwe is",
-    "nowe to",
-    "changed it to",
-    "updated it to",
-    "it's now",
-    "it is now",
-    "yenisi",
-    "nya ",
-    "nye er",
-)
 _NEW = re.compile(
     r"(?i)(?:new one(?: is|['’]s|:)|neu(?:e|es)? ist(?: jetzt)?|nouve(?:au|lle) c['’]est|nuev[oa] es|nova (?:é|senha é)|nuova è|nieuwe is|nowe to|(?:changed|updated) it to|it['’]s now|it is now|yenisi|n(?:ya är|ye er))[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})"
 )
@@ -343,7 +314,7 @@ _PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[
 
 def _renewed_passwords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = [] if _NEW_ANCHORS.absent(piece) else _NEW_ANCHORS.positions(piece)
+    positions = _NEW_ANCHORS.positions(piece)
     for at in positions:
         if match := _NEW.match(text, at):
             value = match["value"].rstrip(".,;:)")

@@ -3,7 +3,17 @@
 from collections.abc import Collection, Iterator
 from functools import lru_cache
 
-from clawctl.extensions.secrets import RULES, Rule, encoded, is_code_under, is_cookie, is_login, is_secret_under, make_text
+from clawctl.extensions.secrets import (
+    RULES,
+    Rule,
+    encoded,
+    is_code_under,
+    is_cookie,
+    is_login,
+    is_secret_under,
+    make_text,
+    spans_of,
+)
 from clawctl.extensions.secrets.answers import asks, in_answer
 from clawctl.extensions.secrets.text import Kind
 from clawctl.extensions.secrets.values import is_letters_drawn
@@ -16,7 +26,9 @@ class RuleFinder(Finder):
     def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret | Encoded]:
         piece = make_text(text)
         for rule in _rules_of(kinds):
-            for span in rule.find(piece):
+            if not piece.present & rule.search.needs:
+                continue
+            for span in spans_of(rule.search, piece):
                 by = rule.by if rule.by == "form" or not is_letters_drawn(text[span.start : span.end]) else "form"
                 yield Secret(span.start, span.end, span.kind, rule.name, by)
         for start, end, decoded in encoded(piece):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
 from clawctl.extensions.secrets.vocabulary import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
@@ -66,10 +66,11 @@ _WRAPPED = re.compile(
 )  # a continuation that a mail client or a terminal has wrapped
 
 
+@tried_at(BLOBS, to_value_end=False)
 def keys(piece: Text) -> Iterator[Span]:
     text = piece.text
     for start, end in piece.blobs:
-        if not _SOLID.search(text, start, end):
+        if not _SOLID.search(text, start, end) or (end - start <= _LONGEST_KNOWN and not _may_hold_key(text[start:end])):
             continue
         for match in ISSUED.finditer(text, start, end):
             if is_issued(match):
@@ -86,6 +87,15 @@ def keys(piece: Text) -> Iterator[Span]:
                 ):
                     yield Span(*other.span(), "api_key")
                 yield Span(match.start(), wrapped.end() if wrapped and is_random(wrapped["run"]) else end_of_key, "api_key")
+
+
+_LONGEST_KNOWN = 96  # characters
+
+
+@lru_cache(maxsize=4096)
+def _may_hold_key(blob: str) -> bool:
+    """Whether a run holds a key, except for what is beside it. Runs such as paths recur."""
+    return FORMAT.search(blob) is not None or ISSUED.search(blob) is not None
 
 
 _ACCESS_ID = re.compile("AKIA|ASIA")
@@ -105,12 +115,11 @@ _BROKEN = re.compile(
 )
 
 
+@tried_at(_MARKED, to_value_end=False)
 def marked_keys(piece: Text) -> Iterator[Span]:
     """Find keys with a unique prefix that follow a letter directly (`\\x1b[0mghp_…` without its escape) or are broken into two
     lines.
     """
-    if _MARKED.absent(piece):
-        return
     text = piece.text
     for at in _MARKED.positions(piece):
         before = text[at - 1 : at].isalnum()
@@ -195,6 +204,7 @@ _SET_TO = re.compile(r"""([A-Za-z][\w.-]{1,48})["'`\])]{0,2}[ \t]{0,4}(?::=|=>|-
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
+@tried_at(BLOBS, to_value_end=False)
 def of_providers(piece: Text) -> Iterator[Span]:
     """Find an opaque value under the name of a key issuer: `airtable = "…"`, `MY_DATADOG: …`."""
     for start, end in piece.blobs:

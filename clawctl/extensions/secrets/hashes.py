@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import Anchors, Span, Text, tried_at
 
 _CRYPT = re.compile(
     r"\$(?:(?:1|5|6|7|y|gy|apr1|md5|sha1)\$(?:rounds=\d{1,9}\$)?[\w./,=+-]{1,64}(?:\$[\w./+=-]{1,64})?\$[\w./+=]{20,128}|2[abxy]\$\d\d\$[A-Za-z0-9./]{53}|(?:argon2(?:id|i|d)|scrypt|pbkdf2(?:-\w{2,8})?)\$[\w./+=,-]{1,64}(?:\$[\w./+=,-]{1,160}){1,3})"
@@ -16,15 +16,21 @@ _NAMES = Anchors(
 )
 
 
+_CRYPTS = Anchors(
+    "$1$", "$5$", "$6$", "$7$", "$y$", "$gy$", "$apr1$", "$md5$", "$sha1$", "$2a$", "$2b$", "$2x$", "$2y$", "$scrypt$", 
+    "$argon2", "$pbkdf2",
+)  # fmt: skip
+
+
+@tried_at(_CRYPTS, _NAMES, to_value_end=False)
 def hashed_passwords(piece: Text) -> Iterator[Span]:
     """Find `$6$…` of a shadow file, `$2b$12$…`, `$argon2id$…`, `{SSHA}…`, and the hashes of web frameworks."""
     text = piece.text
-    if text.count("$") >= 2:
-        done = 0
-        for at in positions_of(text, "$"):
-            if at >= done and (match := _CRYPT.match(text, at)):
-                done = match.end()
-                yield Span(*match.span(), "password")
-    for at in () if _NAMES.absent(piece) else _NAMES.positions(piece):
+    done = 0
+    for at in _CRYPTS.positions(piece):
+        if at >= done and (match := _CRYPT.match(text, at)):
+            done = match.end()
+            yield Span(*match.span(), "password")
+    for at in _NAMES.positions(piece):
         if match := _NAMED.match(text, at):
             yield Span(*match.span(), "password")

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.extensions.secrets.encoded import is_login
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, is_wordy, mixed
 
 _JWT = re.compile(
@@ -31,7 +31,8 @@ _BASICS = Anchors("basic ")
 _BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
-_SIGS = Anchors("sig")
+_SIGS = Anchors("sig=", "signature=", "sig%3d", "signature%3d")
+_JWTS = Anchors("eyj")
 
 
 def _wrapped_end(text: str, at: int) -> int:
@@ -61,6 +62,7 @@ def _wrapped_end(text: str, at: int) -> int:
     return end if is_whole and joined.startswith("eyJ") else at
 
 
+@tried_at(_JWTS, _AUTH, _BASICS, _COOKIES, _SESSIONS, _SIGS)
 def tokens(piece: Text) -> Iterator[Span]:
     text, lower = piece.text, piece.ascii
     at = text.find("eyJ")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from clawctl.extensions.secrets.encoded import is_login
-from clawctl.extensions.secrets.names import Named, is_secret_under, name_positions, named_at
+from clawctl.extensions.secrets.names import NAMES_AT, Named, is_secret_under, name_positions, named_at
 from clawctl.extensions.secrets.terminal import in_row
-from clawctl.extensions.secrets.text import Span, Text
+from clawctl.extensions.secrets.text import BEYOND, Span, Text, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     NAMING,
@@ -69,6 +69,7 @@ _NEXT_LINE = re.compile(
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
 
 
+@tried_at(NAMES_AT, BEYOND)
 def in_key_values(piece: Text) -> Iterator[Span]:
     """Find values beside the names of secrets."""
     text, lower = piece.text, piece.ascii

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.extensions.secrets.commands import SAFE_FLAG, is_given
 from clawctl.extensions.secrets.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.extensions.secrets.names import is_secret_under
-from clawctl.extensions.secrets.text import AnchorGroups, Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import BLOBS, DIGITS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     entropy,
@@ -21,7 +21,7 @@ from clawctl.extensions.secrets.values import (
     is_stronger_password,
     is_wordy,
     mixed,
-)
+)  # fmt: skip
 
 _BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
 
@@ -208,6 +208,7 @@ _JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](
 _CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
 
 
+@tried_at(_CHOICE, BLOBS)
 def in_labelled(piece: Text) -> Iterator[Span]:
     text = piece.text
     for number, positions in _CHOICE.positions(piece):
@@ -241,6 +242,7 @@ _NO_CLIENT = re.compile(
 )
 
 
+@tried_at(BLOBS)
 def in_constructors(piece: Text) -> Iterator[Span]:
     """Find an opaque value as the first argument of a call to a service: `new Client("…")`, `sdk.init('…')`."""
     text = piece.text
@@ -268,10 +270,14 @@ _ASSIGNED_TO = re.compile(
 )
 
 
+_JOINTS = Anchors(*(quote + mark for quote in "\"'" for mark in ("\n", "\r", "\t", " ", "+", ".", "&", "|", "\\", "'", '"', 'b"', 'f"', 'r"', 'u"', "b'", "f'", "r'", "u'")))  # fmt: skip
+
+
+@tried_at(_JOINTS)
 def in_chains(piece: Text) -> Iterator[Span]:
     """Find a secret that is split into joined literals; yields each literal."""
     text = piece.text
-    if not _JOIN.search(text):
+    if not any(_JOIN.match(text, at) for at in _JOINTS.positions(piece)):
         return
     for match in _CHAIN.finditer(text):
         literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
@@ -292,6 +298,7 @@ def in_chains(piece: Text) -> Iterator[Span]:
 _KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
 
 
+@tried_at(DIGITS, to_value_end=False)
 def in_bytes(piece: Text) -> Iterator[Span]:
     """Find keys written as lists of bytes."""
     if "," in piece.text and "[" in piece.text:
@@ -305,9 +312,10 @@ _CODE_BEFORE = re.compile(r"(?<![\w.,:/-])(?:[A-Z]{1,2}-)?(?P<value>\d{3,4}[ -]\
 _CODE_NAMED = re.compile(r" is your (?:[\w'-]{1,20} ){0,4}(?:code|otp|pin|password|passcode)\b", re.IGNORECASE)
 
 
+@tried_at(_CODES, to_value_end=False)
 def in_codes(piece: Text) -> Iterator[Span]:
     """Find codes as a service sends them: `482913 is your verification code`."""
-    for at in () if _CODES.absent(piece) else _CODES.positions(piece):
+    for at in _CODES.positions(piece):
         start = max(0, at - 24)
         if _CODE_NAMED.match(piece.text, at) and (match := _CODE_BEFORE.search(piece.text[start:at])):
             yield Span(start + match.start("value"), start + match.end("value"), "password")
@@ -320,6 +328,7 @@ _INSERT = re.compile(
 _CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(?P<other>[^,()'"]{0,80}))\s*(?P<end>[,)])""")
 
 
+@tried_at(_INSERTS)
 def in_inserts(piece: Text) -> Iterator[Span]:
     """Find values of columns whose names announce a secret: `INSERT INTO users (name, password) VALUES ('ann', '…')`."""
     for at in _INSERTS.positions(piece):

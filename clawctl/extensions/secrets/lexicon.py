@@ -166,3 +166,16 @@ def words_within(run: str) -> tuple[tuple[int, int, int], ...]:
 
 NAMES = Meaning.STRONG | Meaning.PIN | Meaning.WEAK | Meaning.PASSWORD
 ANCHORED = NAMES | Meaning.LOCK | Meaning.KEYBOX
+
+
+def anchor_words(of: int) -> dict[str, tuple[bool, bool]]:
+    """Return the words in ASCII that may have one of the meanings, as parts of a run of letters: whether letters may precede and
+    follow each of them.
+    """
+    ends = dict.fromkeys((*_COMPOUND_ENDS, "tan") if of & NAMES & ~Meaning.PASSWORD else (), NAMES)
+    return {
+        word: (word in ends, word in _LEXICON.stems)
+        for words in (_LEXICON.exact, _LEXICON.stems, _LEXICON.accented, ends)
+        for word, meaning in words.items()
+        if word.isascii() and len(word) > 1 and meaning & of and not (meaning & Meaning.PLACE and not meaning & NAMES)
+    }

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
 
 # Path segments that precede such a secret. In an ordinary path a word follows, which is not a secret.
@@ -30,13 +30,14 @@ _QUERY = re.compile(
 )
 
 
+@tried_at(_ANCHORS, BLOBS)
 def in_links(piece: Text) -> Iterator[Span]:
     """Find secret links: `https://app.example/auth/verify/8f…`, `hooks.example/…`, `https://mainnet.infura.io/v3/69…`,
     `?token=…`.
     """
     text = piece.text
     done = -1
-    for at in () if _ANCHORS.absent(piece) else sorted(_ANCHORS.positions(piece)):
+    for at in () if _ANCHORS.absent(piece) else _ANCHORS.positions(piece):
         if at < done:  # inside a path that was already searched
             continue
         link = _LINK.search(text, at, at + 600) if text.startswith("script.google", at) else _LINK.match(text, at)

@@ -138,18 +138,18 @@ def _speaks_of_secret(name: str) -> bool:
     return any(part in _SPEAKS for part in parts) or any(first + second in _SPEAKS for first, second in pairwise(parts))
 
 
-_ANCHORS = Anchors(*ANCHORS)
+NAMES_AT = Anchors(*ANCHORS)
 
 
 def name_positions(piece: Text) -> list[int]:
     """Return the positions of words that may name a secret, in order."""
-    if not piece.names:
-        positions = set(_ANCHORS.positions(piece))
-        if not piece.text.isascii():
+    if piece.names is None:
+        positions = set(NAMES_AT.positions(piece))
+        if piece.beyond:
             letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
             for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
                 positions.update(positions_of(piece.lower, word))
-        piece.names.extend(sorted(positions))
+        piece.names = sorted(positions)
     return piece.names
 
 

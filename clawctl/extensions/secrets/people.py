@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Span, Text, positions_of
+from clawctl.extensions.secrets.text import DIGITS, Anchors, Span, Text, positions_of, tried_at
 
 _CARD = re.compile(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
@@ -23,6 +23,7 @@ _TESTED = re.compile(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
 _BEHIND_CARD = re.compile(
     r"[^\d\n]{1,40}(?:0[1-9]|1[0-2])[ ]?[/.-][ ]?(?:20)?[2-4]\d(?![\d/.-])(?P<between>[^\d\n]{1,40}(?:\d (?!\d)[^\d\n]{1,40})?)(?<![$€£¥₹₽+#.,/:-])(?<![$€£¥₹₽] )(?P<value>\d{3,4})(?![\w%$€£¥₹₽]|[.,:/-]\d| ?[$€£¥₹₽%])"
 )
+_AT_SIGNS = Anchors("@")
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
 _PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
 _PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
@@ -34,6 +35,7 @@ def passes_luhn(digits: str) -> bool:
     return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
 
 
+@tried_at(DIGITS, to_value_end=False)
 def cards(piece: Text) -> Iterator[Span]:
     for match in _CARDS.finditer(piece.text):
         digits = re.sub(r"\D", "", match[0])
@@ -47,6 +49,7 @@ def cards(piece: Text) -> Iterator[Span]:
                 yield Span(*code.span("value"), "card")
 
 
+@tried_at(_AT_SIGNS, to_value_end=False)
 def emails(piece: Text) -> Iterator[Span]:
     text, done = piece.text, 0
     for at in positions_of(text, "@"):
@@ -58,6 +61,7 @@ def emails(piece: Text) -> Iterator[Span]:
             done = match.end()
 
 
+@tried_at(DIGITS, to_value_end=False)
 def phones(piece: Text) -> Iterator[Span]:
     for pattern in (_PHONE_PLUS, _PHONE):
         for match in pattern.finditer(piece.text):

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from clawctl.extensions.secrets.text import AnchorGroups, Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import BEYOND, BLOBS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
 from clawctl.extensions.secrets.values import DIGIT, is_stand_in, is_strong_key, mixed
 
 _DISK = re.compile(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
@@ -82,12 +82,14 @@ _COOKIE_BACK = re.compile(r"""(?P<q>["'])value(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<val
 _NAME_BEHIND = re.compile(r"""(?P<q>["'])name(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<name>[\w.-]{1,60})(?P=q)""")
 _HEADERS = Anchors("cookie")
 _CRUMB = re.compile(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
+_JARS = Anchors("true\t")
 _JAR = re.compile(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
 _CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
 
 
+@tried_at(_CHOICE, BLOBS, BEYOND)
 def in_personal_items(piece: Text) -> Iterator[Span]:
     text = piece.text
     for start, end in piece.blobs:
@@ -106,6 +108,7 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
                 yield Span(*named.span("value"), "password")
 
 
+@tried_at(_COOKIES, _HEADERS, _JARS)
 def in_cookies(piece: Text) -> Iterator[Span]:
     """Find browser sessions: cookies exported as JSON or as a cookie jar, and cookie headers in code."""
     text = piece.text
@@ -139,7 +142,7 @@ def in_cookies(piece: Text) -> Iterator[Span]:
             for match in _CRUMB.finditer(text, at, done):
                 if _is_session(match["name"]) and _is_session_value(match["value"]):
                     yield Span(*match.span("value"), "password")
-    if "TRUE\t" in text:
+    if not _JARS.absent(piece):
         for match in _JAR.finditer(text):
             if _is_session(match["name"]) and _is_session_value(match["value"]):
                 yield Span(*match.span("value"), "password")

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Span, Text, positions_of
+from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of, tried_at
 
 _PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
 _PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
@@ -14,6 +14,10 @@ _PUTTY = re.compile(
 )
 
 
+_HEADS = Anchors("private key", "openvpn static", "private-lines: ")
+
+
+@tried_at(_HEADS, to_value_end=False)
 def private_keys(piece: Text) -> Iterator[Span]:
     """Find private keys up to their end line. Without an end line, the match ends with the body of the key."""
     text, done = piece.text, 0 if "PRIVATE KEY" in piece.text or "OpenVPN Static" in piece.text else len(piece.text)

@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.context import PLAIN, TYPED, likeness
-from clawctl.extensions.secrets.text import AnchorGroups, Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import BEYOND, DIGITS, HYPHENS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
 from clawctl.extensions.secrets.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 
 # Where a token may be: at a number, or at the first hyphen of lower-case words joined by hyphens.
-_DIGITS = re.compile(r"[0-9]+")
+_DIGIT = re.compile(r"[0-9](?:(?=[A-Za-z!#$%&*@^_+-])|(?<=[A-Za-z!#$%&*@^_+-][0-9]))")
 _HYPHENS = re.compile(r"-[a-z]{3,12}-[a-z]{3,12}-[a-z]{3}")
 _TOKEN = re.compile(r"[A-Za-z0-9$!*][!#-&(-;=?-\[\]-_a-{}~]{5,47}")
 _OF_TOKEN = frozenset(map(chr, range(33, 127))) - frozenset("\"'`<>|\\/")
-_BESIDE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&*@^_-+")
 _LONGEST = 48
 _CLOSING = ".,;:)]}"
 
@@ -74,6 +73,7 @@ _BLOCK = 128
 _MAX_TRIES = 3  # per form and block
 
 
+@tried_at(DIGITS, HYPHENS, to_value_end=False)
 def in_prose(piece: Text) -> Iterator[Span]:
     """Find passwords such as `entra con usuario gerente y pon Guitarra6684#`, `that zip opens with Akte50400EX`, `the disk one,
     which is lantern-ginger-674`.
@@ -98,12 +98,10 @@ def in_prose(piece: Text) -> Iterator[Span]:
 def _tokens(text: str) -> Iterator[re.Match[str]]:
     """Yield the tokens that contain a number next to a letter or sign, and tokens of four or more words joined by hyphens."""
     reached = 0
-    for number in _DIGITS.finditer(text):
-        at, end = number.span()
-        if at < reached or not (text[at - 1 : at] in _BESIDE or text[end : end + 1] in _BESIDE):
-            continue
-        if token := _token_at(text, at, reached):
-            reached = token.end()
+    while digit := _DIGIT.search(text, reached):
+        token = _token_at(text, digit.start(), reached)
+        reached = token.end() if token else digit.end()
+        if token:
             yield token
     if text.count("-") >= 3:
         for hyphen in _HYPHENS.finditer(text):
@@ -205,7 +203,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
     )
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])
-_BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.numbers)
+_BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.anchors)
 _PIN_BEFORE = re.compile(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
 _PLAIN_GROUPS = frozenset(
     """
@@ -214,6 +212,7 @@ that this with your from have will then they when what here into only also each 
 )
 
 
+@tried_at(_CHOICE, BEYOND)
 def in_dumps(piece: Text) -> Iterator[Span]:
     """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text

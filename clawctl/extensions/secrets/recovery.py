@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, tried_at
 from clawctl.extensions.secrets.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
@@ -23,10 +23,11 @@ _LABEL_BEFORE = re.compile(rf"(?i)(?<![^\W\d_]){_LABEL}(?:[ ]\w{{1,4}}[.'’]?){
 _REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
 
 
+@tried_at(_NETWORK, to_value_end=False)
 def in_network_keys(piece: Text) -> Iterator[Span]:
     """Find the default keys of routers, which are digits."""
     text = piece.text
-    for at in () if _NETWORK.absent(piece) else _NETWORK.positions(piece):
+    for at in _NETWORK.positions(piece):
         labelled = _LABEL_BEFORE.search(text, max(0, at - 24), at) is not None
         if (match := (_REST_OF_LABEL if labelled else _NETWORK_KEY).match(text, at)) and len(
             re.sub(r"\D", "", match["value"])
@@ -59,10 +60,11 @@ _OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040
 _MAX_CODES = 24
 
 
+@tried_at(_RECOVERIES, BEYOND, to_value_end=False)
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Find recovery codes after or below their name, in many languages and in any number."""
     text = piece.text
-    positions = [] if _RECOVERIES.absent(piece) else _RECOVERIES.positions(piece)
+    positions = _RECOVERIES.positions(piece)
     beyond = (
         set()
         if text.isascii() or not _OTHER_SCRIPT.search(text)

@@ -5,14 +5,14 @@ import re
 from collections.abc import Iterator
 
 from clawctl.extensions.secrets.names import kind_of_name
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import (
     is_passphrase,
     is_stand_in,
     is_strong_key,
     is_strong_password,
     is_stronger_password,
-)
+)  # fmt: skip
 
 # Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
 _PRINTS = re.compile(
@@ -45,6 +45,7 @@ _NEXT = re.compile(r"[^\n]{0,300}\n[ \t]{0,4}(?P<value>[^\s\"'`]{6,4096})[ \t]*(
 _ASKED = re.compile(r"[A-Za-z][\w-]{2,60}(?=(?:\.(?:txt|key|secret|token|pass))?[\"'})%\]]{0,4}(?:[ \t\r]|$))")
 
 
+@tried_at(_VERBS)
 def in_outputs(piece: Text) -> Iterator[Span]:
     """Find a secret alone on the line below its command: `pass show mail`, `printenv DB_PASSWORD`, `gh auth token`."""
     text = piece.text

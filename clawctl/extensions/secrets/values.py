@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter
 
-from clawctl.extensions.secrets.vocabulary import NO_VALUES, PLACEHOLDERS
+from clawctl.extensions.secrets.vocabulary import LISTS, NO_VALUES, PLACEHOLDERS
 
 
 def entropy(text: str) -> float:
@@ -188,41 +188,11 @@ def is_words(value: str) -> bool:
 
 
 _PHRASE = re.compile(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
-_IN_PROSE = frozenset(
-    """
-the and for not with from that this your you are was must should case sensitive non empty too short long reset required only read write set yet
-ref see use used file none null env var key name value secret token password passphrase has have been can will may when which who what how why
-than then they them their there here where into over under again already before after changed change expired invalid incorrect wrong missing
-correct same new old different first last some any all none more most least less many few protected stored saved hashed encrypted plain text
-optional default example sample placeholder dummy fake test string user admin root login auth manager policy field input form page prompt
-strength length type hash salt
-""".split()  # noqa: SIM905 - a list of so many words is no easier to read
-)
+_IN_PROSE = frozenset(LISTS["words of sentences"].split())
 
 
 # Words of names, types, messages and options: a value made of them is not a chosen password.
-NAMING = (
-    PLACEHOLDERS
-    | NO_VALUES
-    | _IN_PROSE
-    | frozenset(
-        """
-app api back base based basic bearer bool build cache call case check class clear client cloud cluster code column component connection
-content context cookie core crypt data decrypt dev dialog digit digits dict disabled django done down element empty enabled encode encrypt ensure
-entry errors exception exists factory failed failure fetch fixed forgot forgotten form format found full func function gen get grant group
-groups handle helper hidden icon idle index info init inner instance item items java job keep last lazy level line live
-load local lock mask master match message meta minimum missing mixin model mode mount multi mutable nested new next node num
-obj oauth old one online open opt options outer output owner pack page panel parse part pass pattern paste pending phone
-plugin pool port post prepare present primary print private process prod production prop props protected provided proxy public pull push py
-query quote random raw read real realm recover recovery redirect region register relay reload remote remove render repeat replace
-request resource response result retry return revoked root route row run safe sandbox save schema screen script sealed search section
-secure select send sensitive server service session set settings setup share shared show sign signup simple single site size slot
-source spec sql stage staging static stdin step storage style submit success suffix super support switch sync system tab
-table task temp template temporary text time title toggle top total true try two ui unit unknown unset up update updated upper
-util utils valid validate var variable verify version view visible void wait widget window with word words wrapper xml yaml
-""".split()  # noqa: SIM905
-    )
-)
+NAMING = PLACEHOLDERS | NO_VALUES | _IN_PROSE | frozenset(LISTS["words of names"].split())
 _NAMING_ENDS = ("able", "tion", "ted", "zed", "ing", "word", "token", "secret", "null", "error")
 
 

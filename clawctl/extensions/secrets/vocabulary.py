@@ -4,17 +4,17 @@ import re
 
 from clawctl.extensions.secrets.tables import table
 
-_LISTS = table("vocabulary.txt")
+LISTS = table("vocabulary.txt")
 
 # The last word of a name determines the kind of its value. `·` stands for a space within an entry.
-_PASSWORD_WORDS = _LISTS["password"].split()
-KEY_WORDS = _LISTS["key"].split()
-ENGLISH = frozenset(_LISTS["english"].split())
+_PASSWORD_WORDS = LISTS["password"].split()
+KEY_WORDS = LISTS["key"].split()
+ENGLISH = frozenset(LISTS["english"].split())
 LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, key=len, reverse=True)
 KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 
 # Strings searched for in lower-case text. For an ASCII word its start is enough.
-ANCHORS = tuple(_LISTS["anchors"].split())
+ANCHORS = tuple(LISTS["anchors"].split())
 ANCHORS_BEYOND = tuple(
     dict.fromkeys(
         re.sub(r"(?<=.{4}).*", "", word.replace("·", " ")) for word in (*_PASSWORD_WORDS, *KEY_WORDS) if not word.isascii()
@@ -22,24 +22,24 @@ ANCHORS_BEYOND = tuple(
 )
 
 # Words that are also ordinary words of another language; they need a word boundary before them.
-SHORT = frozenset(_LISTS["short"].split())
+SHORT = frozenset(LISTS["short"].split())
 
 # Placeholders that occur instead of a secret.
 PLACEHOLDERS = frozenset(
     (
-        *_LISTS["placeholders"].split(),
+        *LISTS["placeholders"].split(),
         *LONGEST_FIRST,
         *KEY_WORDS,
     )
 )
 
 # Prefixes of ids that look like keys, and prefixes of keys.
-IDS = frozenset(_LISTS["ids"].split())
-KEY_PARTS = frozenset(_LISTS["key parts"].split())
+IDS = frozenset(LISTS["ids"].split())
+KEY_PARTS = frozenset(LISTS["key parts"].split())
 
 # Key issuers, as they appear in variable names; from the public rule sets.
-PROVIDERS = frozenset(_LISTS["providers"].split())
+PROVIDERS = frozenset(LISTS["providers"].split())
 # The last word of a name whose value is not secret, however random it looks.
-NAMES_OF_IDS = frozenset(_LISTS["names of ids"].split())
+NAMES_OF_IDS = frozenset(LISTS["names of ids"].split())
 # The last word of a name that mentions a secret but does not hold one.
-NO_VALUES = NAMES_OF_IDS | frozenset(_LISTS["no values"].split())
+NO_VALUES = NAMES_OF_IDS | frozenset(LISTS["no values"].split())

@@ -4,25 +4,13 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
 from clawctl.extensions.secrets.values import is_random, mixed
 
 _WALLETS = Anchors(
-    "phrase",
-    "mnemonic",
-    "seed",
-    "words",
-    "wallet",
-    "ledger",
-    "trezor",
-    "frase",
-    "semilla",
-    "w?rter",
-    "palabras",
-    "palavras",
-    "mots ",
-    "parole",
-)
+    "phrase", "mnemonic", "seed", "words", "wallet", "ledger", "trezor", "frase", "semilla", "w?rter", "palabras", "palavras",
+    "mots ", "parole",
+)  # fmt: skip
 _ELEVEN = re.compile(
     r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
 )
@@ -51,11 +39,12 @@ _KEYS = re.compile(
 )
 
 
+@tried_at(_WALLETS, BLOBS)
 def in_wallets(piece: Text) -> Iterator[Span]:
     """Find seed phrases (`phrase: twelve words`), WIF keys, `accounts: ["0x…"]`, `new Wallet("…")`."""
     text = piece.text
     done = -1
-    for at in sorted(_WALLETS.positions(piece)):
+    for at in _WALLETS.positions(piece):
         if match := _SEED.match(text, at):
             yield Span(*match.span("value"), "password")
         elif at >= done:

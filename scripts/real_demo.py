@@ -14,7 +14,6 @@ from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import comb
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -24,6 +23,7 @@ from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table
 
+from clawctl.environments.note_cost import is_costly
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import ROOT
 from scripts.benchmarks.real_circle import MAX_TOKENS, Circle, lines, playing, practise, rate, running, say, talk, write_recipe
@@ -32,7 +32,6 @@ from scripts.wish_reader import read_wish
 
 STEPS, UNSEEN, TRIED = 8, 24, 12
 UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
-COSTLY, CHANCE = 0.05, 0.05  # share of the facts that a note may cost; level of the test
 DEFAULT = "Answer in one short sentence."
 
 console = Console(stderr=True)
@@ -90,7 +89,7 @@ def learn(circle: Circle, wish: str, anyway: bool) -> None:
     if not understood(circle, wish, meets) and not anyway:
         return
     columns = [column(circle, "before", 0), column(circle, "told in each request", 0, wish)]
-    if costs(columns[0].right, columns[1].right):
+    if is_costly(columns[0].right, columns[1].right):
         lost = f"{columns[0].facts:.2f} to {columns[1].facts:.2f}"
         print(f"Being told this costs the untrained model facts ({lost} right), and practice would take over what it costs.")
         if not anyway and not agrees("Practise it all the same?"):
@@ -124,15 +123,6 @@ def understood(circle: Circle, wish: str, meets: Callable[[str], bool] | None) -
 
 def not_understood(count: int) -> str:
     return f"The model does not understand this wish even when told ({count} of {TRIED} answers), so it is not practised:"
-
-
-def costs(before: Sequence[bool], told: Sequence[bool]) -> bool:
-    """Whether a note costs more than `COSTLY` of the facts when it is told, and more than chance explains: McNemar's test (1947) in
-    its exact form, one-sided."""
-    lost, gained = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((before, told), (told, before)))
-    changed = lost + gained
-    chance = sum(comb(changed, count) for count in range(lost, changed + 1)) / 2**changed
-    return lost - gained > COSTLY * len(before) and chance < CHANCE
 
 
 def agrees(question: str) -> bool:

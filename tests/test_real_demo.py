@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.real_demo import brief, costs, not_understood
+from scripts.real_demo import brief, not_understood
 from scripts.wish_reader import languages, read_wish
 
 CAPTAIN = "Captain, warm the pot first."
@@ -53,20 +53,6 @@ def test_what_is_not_understood_is_said_with_its_count() -> None:
     assert not_understood(0) == (
         "The model does not understand this wish even when told (0 of 12 answers), so it is not practised:"
     )
-
-
-@pytest.mark.parametrize(
-    ("before", "told", "costly"),
-    [
-        ("1111 1111 1111 1110 0000", "1100 0000 0000 0000 0001", True),  # 13 lost, 1 gained
-        ("1111 1111 1111 1110 0000", "1111 1111 1111 1000 0000", False),  # two lost may be chance
-        ("1111 1111 1111 1110 0000", "1111 1111 1100 0000 0000", True),  # five lost and none gained: 1/32
-        ("1111 1111 1111 1110 0000", "1111 1111 1111 1111 1111", False),
-    ],
-)
-def test_a_note_that_costs_facts_when_told_is_not_practised_without_asking(before: str, told: str, costly: bool) -> None:
-    right, right_when_told = ([mark == "1" for mark in marks.replace(" ", "")] for marks in (before, told))
-    assert costs(right, right_when_told) is costly
 
 
 def test_an_answer_is_shown_on_a_line() -> None:

@@ -10,6 +10,9 @@ kinds of turns, none of which needs a judge or a reward:
   and correct what the policy makes of its own beginnings.
 - `elsewhere`: every fourth turn, version 0 answers a request of another job, which the note does not concern, and the policy is
   trained to go on answering it in the same way. Such a turn gets more weight once the policy answers it differently.
+
+Every fourth turn, `told` or `alone`, asks a short question in place of an earlier request: a wish that is practised on twelve
+requests alone costs the model simple facts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +28,7 @@ from clawctl.config import Recipe
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import ask
 from clawctl.environments.hint_trial import settle_hint_place
+from clawctl.environments.note_cost import answered, is_costly, short_questions
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
@@ -35,6 +39,7 @@ from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
 _ELSEWHERE = 4  # every fourth turn
+_QUESTION = 4  # every fourth turn, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +55,14 @@ class Exercise:
 class Practice:
     """Practises one note on earlier requests. Held-out sessions and requests with tools are left out."""
 
-    version = "1"
+    version = "2"
 
-    def __init__(self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6) -> None:
+    def __init__(
+        self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False
+    ) -> None:
         """`note`: what the person wants, in words. `user`: only requests of this API key. `requests`: how many of the newest ones.
         `max_tokens`: of an answer. `told`: share of the exercises, the first ones, that are answered with the note in the prompt.
+        `anyway`: practise also a note that costs the untrained model right answers when it is told.
         """
         if not note.strip():
             raise ClawError("play.options.note is empty", "write what you want in one sentence", 2)
@@ -64,7 +72,7 @@ class Practice:
             if value < 1:
                 raise ClawError(f"play.options.{name} is {value}", "set at least 1", 2)
         self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
-        self._requests: list[list[Message]] = []
+        self._anyway, self._requests = anyway, list[list[Message]]()
         self._place: HintPlace = "block"
 
     def prepare(self, run: RunDir, recipe: Recipe, server: Endpoint) -> None:
@@ -82,20 +90,34 @@ class Practice:
             )
         place = recipe.train.hint_place
         self._place = settle_hint_place(run, base_of(server)) if place == "auto" else place
+        if not self._anyway:
+            self._refuse_costly(base_of(server))
+
+    def _refuse_costly(self, base: Endpoint) -> None:
+        before, told = answered(base, None, self._place), answered(base, self._note, self._place)
+        if is_costly(before, told):
+            raise ClawError(
+                f"being told this note costs the untrained model what it knows: {sum(told)} of {len(told)} short questions are "
+                f"answered right with it, {sum(before)} without",
+                "practice would take that over; --option anyway=true practises it all the same",
+            )
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """`count` exercises, in the order in which they are to be answered."""
         if split == "eval":
             return []
         rng, exercises = Random(seed), list[Exercise]()
-        requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
+        requests, others, questions = (_endless(some, rng) for some in (self._requests, other_requests(), _questions()))
+        system = [message for message in self._requests[-1][:1] if message["role"] == "system"]
         for number in range(count):
             if number % _ELSEWHERE == _ELSEWHERE - 1:
                 exercises.append(Exercise("elsewhere", next(others), "", None))
-            elif number < self._told * count:
-                exercises.append(Exercise("told", with_hint(next(requests), self._note, self._place), self._note, self._place))
+                continue
+            request = [*system, *next(questions)] if number % _QUESTION == 0 else next(requests)
+            if number < self._told * count:
+                exercises.append(Exercise("told", with_hint(request, self._note, self._place), self._note, self._place))
             else:
-                exercises.append(Exercise("alone", next(requests), self._note, None))
+                exercises.append(Exercise("alone", request, self._note, None))
         return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
@@ -126,6 +148,10 @@ def other_requests() -> list[list[Message]]:
     """Requests of other jobs: titles, translations, labels, data. A note about everyday answers does not concern them."""
     lines = files("clawctl.environments").joinpath("other_requests.jsonl").read_bytes().splitlines()
     return [orjson.loads(line)["messages"] for line in lines]
+
+
+def _questions() -> list[list[Message]]:
+    return [[{"role": "user", "content": row["question"]}] for row in short_questions()]
 
 
 def base_of(endpoint: Endpoint) -> Endpoint:

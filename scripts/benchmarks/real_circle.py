@@ -186,9 +186,10 @@ def rate(circle: Circle, completion: str, wish: str) -> None:
 def playing(circle: Circle, note: str, steps: int, seed: int = 0) -> Iterator[subprocess.Popen[bytes]]:
     """`clawctl play practice` with turns for `steps` more versions. It ends with the block."""
     tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
-    command = [*CLAWCTL, "play", "practice", "--run", str(circle.run.root), "--tasks", str(tasks), "--option", f"note={note}"]
+    run = ["--run", str(circle.run.root), "--tasks", str(tasks), "--seed", str(seed)]
+    options = ["--option", f"note={note}", "--option", "anyway=true"]  # what a note costs is measured here
     with practice_log(circle).open("wb") as log:
-        player = subprocess.Popen([*command, "--seed", str(seed)], stdout=log, stderr=log)
+        player = subprocess.Popen([*CLAWCTL, "play", "practice", *run, *options], stdout=log, stderr=log)
         try:
             yield player
         finally:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from clawctl.environments.note_cost import short_questions
 from clawctl.environments.practice import other_requests
 from scripts.benchmarks.real_scorers import FOLDER, facts_right, meets, unreadable
 
@@ -229,6 +230,12 @@ def test_other_jobs_differ_from_those_of_practice() -> None:
     assert all([message["role"] for message in messages] == ["system", "user"] for messages in (*practised, *measured))
     assert not {messages[0]["content"] for messages in practised} & {messages[0]["content"] for messages in measured}
     assert (len(practised), len(measured)) == (16, 16)
+
+
+def test_no_question_of_practice_measures_facts() -> None:
+    practised = {row["question"] for row in short_questions()}
+    assert len(practised) == 24
+    assert not practised & {row["question"] for row in _rows("facts.jsonl")}
 
 
 def test_every_note_has_a_scorer_and_every_told_sentence_a_note() -> None:

@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from clawctl.config import Recipe
-from clawctl.environments import Outcome, Task
+from clawctl.environments import Outcome
 from clawctl.environments.hint_trial import settle_hint_place
+from clawctl.environments.note_cost import is_costly, short_questions
 from clawctl.environments.player import make_plan
 from clawctl.environments.practice import Practice, earlier_requests, other_requests
 from clawctl.errors import ClawError
@@ -39,7 +40,7 @@ def write_requests(run: RunDir, count: int = 3, stem: str = "a") -> None:
 
 
 def prepared(run: RunDir, url: str = "http://127.0.0.1:9/v1", note: str = NOTE, **options: Any) -> Practice:
-    practice = Practice(note, **options)
+    practice = Practice(note, anyway=True, **options)
     practice.prepare(run, recipe(), Endpoint(url, "key", "tiny"))
     return practice
 
@@ -69,10 +70,7 @@ def test_requests_are_in_the_order_of_time_and_each_occurs_once(run: RunDir) -> 
     write_turns(run.trajectories / "b.parquet", [replace(again, turn_id="again"), turn("middle", created_at=2000.0)])
     assert texts(earlier_requests(run)) == ["question old", "question middle", "question new"]
     tasks = prepared(run, requests=2).tasks("train", 8, 0)
-    assert {task.spec.messages[-1]["content"].removesuffix(f" {NOTE}") for task in of_note(tasks)} == {
-        "question middle",
-        "question new",
-    }
+    assert set(asked(tasks)) == {"question middle", "question new"}
 
 
 def test_a_damaged_shard_does_not_stop_practice(run: RunDir) -> None:
@@ -103,8 +101,10 @@ def test_options_are_checked(options: dict[str, Any]) -> None:
 # ---- the tasks -----------------------------------------------------------------------------------------------------------
 
 
-def of_note(tasks: Any) -> list[Task]:
-    return [task for task in tasks if task.kind != "elsewhere"]
+def asked(tasks: Any) -> list[str]:
+    """The earlier requests that the tasks practise, without the note."""
+    built_in = {messages[-1]["content"] for messages in other_requests()} | {row["question"] for row in short_questions()}
+    return [text for task in tasks if (text := task.spec.messages[-1]["content"].removesuffix(f" {NOTE}")) not in built_in]
 
 
 def test_the_teachers_answers_come_first_and_every_fourth_turn_is_a_request_of_another_job(run: RunDir) -> None:
@@ -117,8 +117,19 @@ def test_the_teachers_answers_come_first_and_every_fourth_turn_is_a_request_of_a
 
 def test_all_requests_are_practised_before_any_is_repeated(run: RunDir) -> None:
     write_requests(run, 3)
-    asked = [task.spec.messages[-1]["content"] for task in of_note(prepared(run, told=1).tasks("train", 8, 0))]
-    assert len(set(asked[:3])) == len(set(asked[3:])) == 3
+    texts = asked(prepared(run, told=1).tasks("train", 12, 0))
+    assert len(set(texts[:3])) == len(set(texts[3:])) == 3
+
+
+def test_every_fourth_turn_asks_a_short_question_with_the_note(run: RunDir) -> None:
+    write_requests(run)
+    tasks = prepared(run).tasks("train", 20, 0)
+    questions = {row["question"] for row in short_questions()}
+    spec = [task.spec for task in tasks if task.spec.messages[-1]["content"].removesuffix(f" {NOTE}") in questions]
+    assert [(one.kind, one.hint, one.messages[-1]["content"].endswith(f" {NOTE}")) for one in spec] == [
+        *[("told", NOTE, True)] * 3,
+        *[("alone", NOTE, False)] * 2,
+    ]
 
 
 def test_the_same_seed_gives_the_same_plan_and_another_note_another_one(run: RunDir) -> None:
@@ -195,7 +206,7 @@ def test_practice_tries_the_place_only_if_the_recipe_says_auto(run: RunDir) -> N
     write_requests(run)
     with answering(follows_above) as server:
         for place, stands in (("line", "line"), ("auto", "above")):
-            practice = Practice(NOTE)
+            practice = Practice(NOTE, anyway=True)
             practice.prepare(run, recipe(place), Endpoint(server.url, "key", "tiny"))
             (first, *_) = practice.tasks("train", 8, 0)
             assert first.spec.place == stands
@@ -212,3 +223,39 @@ def test_a_server_that_answers_nothing_is_named_and_nothing_is_recorded(run: Run
     with answering(lambda body: 503) as server, pytest.raises(ClawError, match="answered none"):
         settle_hint_place(run, Endpoint(server.url, "key", "tiny@0"))
     assert not run.hint_place.exists()
+
+
+# ---- what a note costs ---------------------------------------------------------------------------------------------------
+
+
+def forgets_when_told(body: dict[str, Any]) -> str:
+    """Right answers to all short questions, until the note stands in the request."""
+    text = body["messages"][-1]["content"]
+    row = next((row for row in short_questions() if text.startswith(row["question"])), None)
+    return "I am happy to help." if row is None or text.endswith(NOTE) else f"It is {row['answers'][0].title()}."
+
+
+def test_a_note_that_costs_what_the_model_knows_is_practised_only_on_demand(run: RunDir) -> None:
+    write_requests(run)
+    with answering(forgets_when_told) as server:
+        with pytest.raises(ClawError, match="0 of 24 short questions are answered right with it, 24 without") as raised:
+            Practice(NOTE).prepare(run, recipe(), Endpoint(server.url, "key", "tiny"))
+        assert "--option anyway=true" in raised.value.fix
+        assert {(request["body"]["model"], request["headers"]["x-capture"]) for request in server.asked} == {("tiny@0", "off")}
+        Practice(NOTE, anyway=True).prepare(run, recipe(), Endpoint(server.url, "key", "tiny"))
+    with answering(lambda body: "It is 60.") as server:
+        Practice(NOTE).prepare(run, recipe(), Endpoint(server.url, "key", "tiny"))  # as many right answers with the note
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "costly"),
+    [
+        ("1111 1111 1111 1110 0000", "1100 0000 0000 0000 0001", True),  # 13 lost, 1 gained
+        ("1111 1111 1111 1110 0000", "1111 1111 1111 1000 0000", False),  # two lost may be chance
+        ("1111 1111 1111 1110 0000", "1111 1111 1100 0000 0000", True),  # five lost and none gained: 1/32
+        ("1111 1111 1111 1110 0000", "1111 1111 1111 1111 1111", False),
+    ],
+)
+def test_a_loss_that_chance_explains_is_none(before: str, told: str, costly: bool) -> None:
+    right, right_when_told = ([mark == "1" for mark in marks.replace(" ", "")] for marks in (before, told))
+    assert is_costly(right, right_when_told) is costly

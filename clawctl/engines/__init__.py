@@ -202,5 +202,5 @@ class Engine(Protocol):
 ENGINES: Registry[Callable[[RunDir, Recipe], Engine]] = Registry(
     "engine",
     "clawctl.engines",
-    {"transformers": "clawctl.engines.embedded.engine:start", "vllm": "clawctl.engines.vllm.child:start"},
+    {"transformers": "clawctl.engines.embedded.start:start", "vllm": "clawctl.engines.vllm.child:start"},
 )

@@ -1,15 +1,22 @@
 """Entry point of `clawctl serve`. Refuses invalid settings before it imports anything heavy."""
 
+import logging
 import socket
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.http_client import RequestFailed, fetch
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, server_api_key, warn_of_unserved_versions
 from clawctl.run.policies import ensure_base_policy, list_versions
+
+if TYPE_CHECKING:
+    from clawctl.engines import Engine
 
 _NAME_A_MODEL = "set --model or model.path to a Hugging Face model directory, a GGUF file, or smollm2"
 _HUB_S = 10.0
@@ -29,9 +36,35 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
         key, is_new = server_api_key(run, recipe)
         if is_new:
             print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
+        _without_torch()
+        start = _engine(recipe)
+        importing = Thread(target=import_module, args=["clawctl.serve.server"], daemon=True)
+        importing.start()  # while the engine's process loads the model
+        engine = start(run, recipe)
+        importing.join()
         from clawctl.serve.server import run_server
 
-        run_server(run, recipe, intercept, listener, key, pin)
+        run_server(engine, run, recipe, intercept, listener, key, pin)
+
+
+def _engine(recipe: Recipe) -> "Callable[[RunDir, Recipe], Engine]":
+    """The function that starts the engine that the recipe names (`serve.upstream`, else `serve.engine`), with version 0. It raises
+    ClawError."""
+    if recipe.serve.upstream is not None:
+        from clawctl.engines.upstream.engine import start
+
+        return start
+    if recipe.serve.engine != "vllm" and recipe.serve.engine_args:
+        logging.getLogger("clawctl.serve").warning("serve.engine_args has no effect: it needs `--engine vllm`")
+    from clawctl.engines import ENGINES
+
+    return ENGINES.load(recipe.serve.engine, "serve.engine")
+
+
+def _without_torch() -> None:
+    """Block imports of torch. Models run in other processes, and this one needs only the tokenizers of transformers."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
+    logging.getLogger("transformers").addFilter(lambda record: not record.getMessage().startswith("PyTorch was not found"))
 
 
 def check_engine(recipe: Recipe) -> None:
@@ -79,6 +112,8 @@ def check_hub(name: str) -> None:
     Raises ClawError."""
     from huggingface_hub import constants, hf_hub_url, try_to_load_from_cache
     from huggingface_hub.utils import build_hf_headers
+
+    from clawctl.http_client import RequestFailed, fetch
 
     if isinstance(try_to_load_from_cache(name, "config.json"), str):
         return

@@ -21,7 +21,8 @@ from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice
 from clawctl.serve.text import END_THINK, THINK
 from clawctl.serve.work_queues import WorkQueues
-from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
+from clawctl.vision import SentImage
+from clawctl.vision.reader import ImageReader, UnreadableImage, expand
 
 UNCERTAIN = "the template does not show for certain where an answer stands"
 _MARK = -1  # stands for an image's ids until their number is known

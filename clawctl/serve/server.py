@@ -15,7 +15,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from clawctl.config import Recipe, ServeConfig
-from clawctl.engines import ENGINES, Engine
+from clawctl.engines import Engine
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import retry_while_full
@@ -36,11 +36,11 @@ _READABLE = ("x-request-id", "request-id", "retry-after", "allow", "x-clawctl-ig
 _KEEP_ALIVE_S = 75  # longer than clients keep an idle connection, so that no client sends into a connection that is being closed
 
 
-def run_server(run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None) -> None:
-    """Load the engine, serve, and drain. Raises ClawError."""
-    _without_torch()
+def run_server(
+    engine: Engine, run: RunDir, recipe: Recipe, intercept: bool, listener: socket.socket, key: str, pin: int | None = None
+) -> None:
+    """Serve and drain. Raises ClawError."""
     logging.getLogger("uvicorn.error").setLevel("ERROR")  # it logs a warning for each malformed request
-    engine = _start_engine(run, recipe)
     versions = Versions(run, engine, pin)
     capture = Capture(run.captures if intercept else None, recipe.privacy, IdReader(recipe.model_path), run.images)
     gateway = Gateway(run, recipe, key, versions, capture)
@@ -82,24 +82,6 @@ def for_pages(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     return CORSMiddleware(
         app, [origin.lower() for origin in origins], ["*"], ["*"], expose_headers=_READABLE, allow_private_network=True
     )
-
-
-def _start_engine(run: RunDir, recipe: Recipe) -> Engine:
-    """Start the engine that the recipe names (`serve.upstream`, else `serve.engine`), with version 0. Raises
-    ClawError."""
-    if recipe.serve.upstream is not None:
-        from clawctl.engines.upstream.engine import start
-
-        return start(run, recipe)
-    if recipe.serve.engine != "vllm" and recipe.serve.engine_args:
-        _log.warning("serve.engine_args has no effect: it needs `--engine vllm`")
-    return ENGINES.load(recipe.serve.engine, "serve.engine")(run, recipe)
-
-
-def _without_torch() -> None:
-    """Block imports of torch. Models run in other processes, and this one needs only the tokenizers of transformers."""
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
-    logging.getLogger("transformers").addFilter(lambda record: not record.getMessage().startswith("PyTorch was not found"))
 
 
 async def _serve(

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from clawctl.run.model_files import model_file
-from clawctl.run.rows import PromptImage
+from clawctl.vision import SentImage
 
 _log = logging.getLogger("clawctl")
 _KNOWN = "qwen3_vl"  # `model_type` in a model's config.json
@@ -29,19 +29,6 @@ _LONGEST = 200  # maximum ratio of the sides; transformers refuses longer images
 
 class UnreadableImage(ValueError):
     """An image that this model cannot read. The message is for the client."""
-
-
-class SentImage(NamedTuple):
-    """An image of a request, with its position in the ids of the prompt."""
-
-    sha256: str
-    start: int
-    tokens: int
-    content: bytes  # content of the file
-
-    @property
-    def placed(self) -> PromptImage:
-        return PromptImage(sha256=self.sha256, start=self.start, tokens=self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

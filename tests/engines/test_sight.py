@@ -16,7 +16,8 @@ from clawctl.engines.embedded.frames import Token
 from clawctl.engines.embedded.weights import StagedWeights
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
-from clawctl.vision.reader import ImageReader, SentImage, UnreadableImage, expand
+from clawctl.vision import SentImage
+from clawctl.vision.reader import ImageReader, UnreadableImage, expand
 from clawctl.vision.tower import prepare
 from tests.serve.served import recipe_data
 from tests.vision.tiny import logprobs_by_transformers, picture

@@ -20,7 +20,8 @@ from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, eos_ids_of, load_weights
 from clawctl.run.directory import RunDir
 from clawctl.serve.canary import check_canary
-from clawctl.vision.reader import SentImage, image_reader
+from clawctl.vision import SentImage
+from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
 
 

@@ -12,16 +12,15 @@ from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.embedded.process import ChildGeneration, ModelProcess, Models
+from clawctl.engines.embedded.process import ChildGeneration, Models
 from clawctl.engines.halt import Halt
 from clawctl.engines.requests import GenerationRequest, Refusal, Shown
-from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
-from clawctl.serve.prompt import Rendered, load_tokenizer, plain_in_thread, render_in_thread
+from clawctl.serve.prompt import Rendered, plain_in_thread, render_in_thread
 from clawctl.serve.sampling import altered_fields, unsupported_field
 from clawctl.serve.structured import requesting_field, specification
 from clawctl.serve.switches import switches
@@ -34,18 +33,6 @@ _API_NAMES = {  # parameter names in the client's API
     ("responses", "response_format"): "text.format",
     ("messages", "response_format"): "output_config.format",
 }
-
-
-def start(run: RunDir, recipe: Recipe) -> "Embedded":
-    """Start the process and wait until it has loaded version 0. Raises ClawError."""
-    models = ModelProcess(run, recipe)  # starts while this process loads the tokenizer
-    try:
-        tokenizer = load_tokenizer(recipe.model_path)
-        models.wait()
-    except BaseException:
-        models.stop()
-        raise
-    return Embedded(recipe, tokenizer, models)
 
 
 class Embedded:

@@ -16,7 +16,7 @@ import msgspec
 from clawctl.engines import CannotFollow, EngineFailure, Swap
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
-from clawctl.vision.reader import SentImage
+from clawctl.vision import SentImage
 
 _LENGTH = 4  # bytes, big-endian
 

@@ -8,6 +8,7 @@ On a GPU matrices and keys have the dtype of the weights. Norms, rotations and t
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +20,8 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 _KINDS = {"llama", "mistral", "qwen2", "qwen3"}
 _ROPES = {"default", "linear", "llama3", "yarn"}  # their frequencies do not depend on the length of the sequence
 _LOST = 2.0**-25  # largest error of a float16 below its normal range; it disappears in the rounding of a float32 sum
+_LARGEST = float(torch.finfo(torch.float16).max)
+_READERS = 2  # threads that read and pack matrices
 # Products that FBGEMM adds up in one number. With more, rounding errors exceed those of other kernels. Those of the head are errors
 # of logits, and those of `down` are the largest of a layer.
 _SUMMED, _SUMMED_FINELY = 384, 192
@@ -30,6 +33,13 @@ class Linear(Protocol):
     def __call__(self, rows_TI: Tensor, /) -> Tensor: ...
 
 
+def _fits_float16(weight_OI: Tensor) -> bool:
+    """Whether float16 holds these numbers with errors of at most `_LOST`. Of 16 bits, only those beyond its range are lost."""
+    if weight_OI.dtype in (torch.bfloat16, torch.float16):
+        return bool(weight_OI.abs().max() <= _LARGEST)
+    return bool((weight_OI.half() - weight_OI).abs_().max() <= _LOST)
+
+
 class Matrix:
     """A linear layer: [T, I] to [T, O]."""
 
@@ -37,11 +47,12 @@ class Matrix:
         if weight_OI.device.type != "cpu":
             self._weight_OI, self._bias_O, self._packed = weight_OI, bias_O, list[Any]()
             return
+        is_packed = "fbgemm" in torch.backends.quantized.supported_engines and _fits_float16(weight_OI)
         weight_OI = weight_OI.float()
         self._weight_OI, self._bias_O, self._packed = weight_OI, bias_O, list[Any]()
         parts = -(-weight_OI.shape[1] // summed)
         self._width = -(-weight_OI.shape[1] // parts)
-        if "fbgemm" in torch.backends.quantized.supported_engines and (weight_OI.half() - weight_OI).abs_().max() <= _LOST:
+        if is_packed:
             pack = torch.ops.quantized.linear_prepack_fp16
             self._packed = [
                 pack(part.contiguous(), None if i else bias_O) for i, part in enumerate(weight_OI.split(self._width, 1))
@@ -143,8 +154,10 @@ class Llama:
         self._rows = {name: len(tensors[f"model.layers.0.{name}.weight"]) for name in names}
         self._norm_D = tensors["model.norm.weight"].float()
         head_VD = self._embeddings_VD if config.get("tie_word_embeddings") else tensors["lm_head.weight"]
-        self._head = Matrix(head_VD, None, _SUMMED_FINELY)
-        self._layers = [self._layer(tensors, f"model.layers.{i}.") for i in range(self.layer_count)]
+        with ThreadPoolExecutor(_READERS) as threads:
+            head = threads.submit(Matrix, head_VD, None, _SUMMED_FINELY)
+            self._layers = list(threads.map(lambda i: self._layer(tensors, f"model.layers.{i}."), range(self.layer_count)))
+            self._head = head.result()
 
     def _layer(self, tensors: Mapping[str, Tensor], prefix: str) -> Layer:
         def matrix(field: str) -> Matrix:

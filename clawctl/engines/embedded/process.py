@@ -49,7 +49,7 @@ from clawctl.engines.requests import Refusal
 from clawctl.errors import ClawError
 from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
-from clawctl.vision.reader import SentImage
+from clawctl.vision import SentImage
 
 _log = logging.getLogger("clawctl.serve")
 _CALL_S = 900.0  # seconds; a large model may take this long to load

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from clawctl.vision.reader import ImageReader, Picture, SentImage, UnreadableImage
+from clawctl.vision import SentImage
+from clawctl.vision.reader import ImageReader, Picture, UnreadableImage
 from clawctl.vision.tower import ImageFeatures, ImageSpan, Ints, ShownImages, features_of, join, mrope_positions, prepare
 
 _KEPT_BYTES = 256 << 20  # decoded pictures; an agent sends its whole history again with each turn

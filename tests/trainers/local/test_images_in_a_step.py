@@ -33,7 +33,8 @@ from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
-from clawctl.vision.reader import ImageReader, SentImage, expand
+from clawctl.vision import SentImage
+from clawctl.vision.reader import ImageReader, expand
 from clawctl.vision.tower import model_class, prepare
 from tests.train.tiny import HINT, make_recipe, publish_shard, resume
 from tests.vision.tiny import picture

@@ -66,6 +66,7 @@ class GenerationRequest:
     continues: bool = False  # the answer continues the last message, which is an assistant message
     prompted: bool = True  # the prompt ends with the header of an answer
     return_ids: bool = False  # return token ids to the client
+    continuous_usage: bool = False  # each chunk of a stream has the usage so far
     answers: dict[int, list[EarlierAnswer]] | None = None  # candidates for each index of `messages`; None: nothing is put back
 
     @property

@@ -28,7 +28,7 @@ class AnswerDecoder:
         self._parser = PlainText() if request.prompts else Parser(thinking, bool(request.functions))
         self._logprobs = request.logprobs
         self._tops = TopTokens(tokenizer)
-        self._barred = request.forbids_calls
+        self._barred, self._forced = request.forbids_calls, request.tool_choice not in (None, "auto", "none")
         self._one_call = request.engine_fields.get("parallel_tool_calls") is False
         self._events: list[Event] = []
         self._unseen: list[ShownToken] = []  # visible tokens of held-back text
@@ -68,7 +68,11 @@ class AnswerDecoder:
         """The remaining events, including text that was held back."""
         self._events += self._parser.feed(self._cutter.feed(self._detokenizer.end()) + self._cutter.end())
         self.ended_in_call = self._parser.in_call
-        self._events += self._parser.end()
+        cut = not self.ended_by_token
+        held = self._parser.end(cut)
+        if cut and self._forced:  # the beginning of a marker is not text
+            held = [event for event in held if not (isinstance(event, TextDelta) and CALL.startswith(event.text.strip()))]
+        self._events += held
         return self.shown()
 
     def _may_show(self, event: Event) -> bool:

@@ -106,6 +106,8 @@ class Gateway:
         self._routes = {
             "/v1/chat/completions": Route("POST", "chat", True, self._generate),
             "/v1/responses": Route("POST", "responses", True, self._generate),
+            "/v1/responses/input_tokens": Route("POST", "input_tokens", True, self._count_tokens),
+            "/v1/responses/compact": Route("POST", "responses", True, _no_compaction),
             "/v1/completions": Route("POST", "completions", True, self._generate),
             "/v1/messages": Route("POST", "messages", True, self._generate),
             "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
@@ -148,6 +150,8 @@ class Gateway:
     ) -> Response | EventStream | Replay:
         """Make all checks that do not need the body, and handle the request. Raises Refusal."""
         path, options = normalised_path(http_request.scope["path"]), http_request.method == "OPTIONS"
+        if http_request.headers.get("upgrade", "").lower() == "websocket":
+            raise Refusal(400, f'this server does not support WebSockets: send POST {path[:200]}, with "stream": true')
         given = presented_key(http_request)
         if capability is None and is_capability(given):
             capability = given
@@ -173,7 +177,7 @@ class Gateway:
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:
         """The route of a path (None if there is none) and its allowed methods."""
-        if path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :]:
+        if path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :] and path not in self._routes:
             return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored_response), "GET, HEAD, DELETE"
         route = self._routes.get(path)
         if route is None and path.startswith("/v1/models/"):
@@ -221,7 +225,7 @@ class Gateway:
         """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
 
         def complete(body: dict[str, Any]) -> dict[str, Any]:
-            return self._stored.with_items(context.key, body) if context.api == "responses" else body
+            return self._stored.with_items(context.key, body) if context.api in ("responses", "input_tokens") else body
 
         request = await self._intake.request(http_request, context, self._versions.live, resources, complete)
         context.unknown = request.unknown
@@ -341,6 +345,8 @@ class Gateway:
 
     async def _stored_response(self, http_request: Request, context: RequestContext) -> Response:
         name = normalised_path(http_request.scope["path"]).removeprefix(_RESPONSES)
+        if http_request.query_params.get("stream", "").lower() in ("1", "true"):
+            raise Refusal(400, "a stored response is returned as a whole: leave out `stream`", "stream")
         if http_request.method == "DELETE":
             return json_response(self._stored.forget(context.key, name))
         return Response(self._stored.get(context.key, name), media_type="application/json")
@@ -348,7 +354,10 @@ class Gateway:
     async def _count_tokens(self, http_request: Request, context: RequestContext) -> Response:
         with ExitStack() as resources, self._concurrency.count_request(context.key):
             request = await self._read(http_request, context, resources)
-            return json_response({"input_tokens": await self._versions.live.count(request)})
+            kind = {}
+            if context.api == "input_tokens":
+                request, kind = self._stored.continued(context.key, request), {"object": "response.input_tokens"}
+            return json_response({**kind, "input_tokens": await self._versions.live.count(request)})
 
     async def _rate(self, http_request: Request, context: RequestContext) -> Response:
         raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
@@ -390,6 +399,11 @@ class Gateway:
     def stop(self) -> None:
         """Release resources after the event loop has ended."""
         self._intake.stop()
+
+
+async def _no_compaction(http_request: Request, context: RequestContext) -> Response:
+    problem = "this server does not compact responses: ask for a summary in a message, and continue with the summary"
+    raise Refusal(404, problem, code="unknown_route")
 
 
 def _prompts_only(dialect: Dialect, handle: str, scored: list[list[ShownToken]]) -> Response:

@@ -21,7 +21,9 @@ from clawctl.serve.http_response import EventStream, RequestContext
 from clawctl.serve.versions import is_pinned
 
 _ADDRESS = "/e/"
-OPEN_TO_EPISODES: Final = frozenset(("chat", "responses", "messages", "completions", "count_tokens", "models", "health"))
+OPEN_TO_EPISODES: Final = frozenset(
+    ("chat", "responses", "messages", "completions", "count_tokens", "input_tokens", "models", "health")
+)
 _KEPT_S = 900.0  # how long an answer is kept for a retry
 _KEPT_BYTES = 64 << 20
 

@@ -53,7 +53,7 @@ _CHECK_BYTES = 4 << 30  # address space of the checking process; a body that nee
 _RETRY_AFTER_S = 1
 _READERS: Final[dict[str, Callable[[dict[str, Any], str], GenerationRequest]]] = {
     "chat": chat.read, "responses": responses.read, "completions": completions.read, "messages": messages.read,
-    "count_tokens": messages.read_count,
+    "count_tokens": messages.read_count, "input_tokens": responses.read,
 }  # fmt: skip
 
 

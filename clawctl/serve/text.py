@@ -127,10 +127,12 @@ class Parser:
             pass
         return events
 
-    def end(self) -> list[Event]:
-        """Emit the text that was held back."""
+    def end(self, cut: bool = False) -> list[Event]:
+        """Emit the text that was held back. `cut`: the answer did not end by itself, so a call without a name is not text."""
         events: list[Event] = []
         held, self._held = self._held, ""
+        if cut and self._mode == "call":
+            return events
         if self._mode == "arguments":
             text = self._arguments.feed(held)
             return [CallDelta(text)] if text else []
@@ -215,7 +217,7 @@ class PlainText:
     def feed(self, text: str) -> list[Event]:
         return [TextDelta(text)] if text else []
 
-    def end(self) -> list[Event]:
+    def end(self, cut: bool = False) -> list[Event]:
         return []
 
 

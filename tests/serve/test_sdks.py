@@ -1,9 +1,12 @@
 """The official SDKs and LangChain against real servers: the embedded engine, and a rehearsed upstream that calls tools."""
 
-from typing import Any
+import http.client
+from typing import Any, Literal
 
 import anthropic
+import httpx
 import openai
+import pydantic
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
@@ -228,3 +231,97 @@ def test_langchain_calls_tools(rehearsed: Server, responses: bool) -> None:
     messages += [second, HumanMessage("Thanks [[say:Bye]]")]
     assert model.invoke(messages).text == "Bye"
     assert_one_trainable_session(rows_since(rehearsed, before), 3)
+
+
+# ---- helpers of the SDKs -------------------------------------------------------------------------------------------------------
+
+
+class City(pydantic.BaseModel):
+    city: Literal["Paris", "Rome"]
+
+
+def test_helpers_of_openais_sdk(server: Server) -> None:
+    client, said = server.client, [{"role": "user", "content": "a city"}]
+    assert client.chat.completions.parse(model="tiny", messages=said, response_format=City).choices[0].message.parsed is not None
+    assert client.responses.parse(model="tiny", input="a city", text_format=City).output_parsed is not None
+    raw = client.responses.with_raw_response.create(model="tiny", input="hello", max_output_tokens=4)
+    assert raw.headers["x-request-id"]
+    with client.chat.completions.with_streaming_response.create(model="tiny", messages=said, max_tokens=4) as response:
+        assert list(response.iter_lines())
+    with client.chat.completions.stream(model="tiny", messages=said, max_tokens=4) as stream:
+        assert [event.type for event in stream][-1] in ("content.done", "chunk", "tool_calls.function.arguments.done")
+    one = client.responses.input_tokens.count(model="tiny", input="hello")
+    more = client.responses.input_tokens.count(model="tiny", input="hello", instructions="Be short.")
+    after = client.responses.input_tokens.count(model="tiny", input="hello", previous_response_id=raw.parse().id)
+    assert 0 < one.input_tokens < min(more.input_tokens, after.input_tokens)
+    upgrade: Any = {"headers": {"upgrade": "websocket", "connection": "upgrade"}}
+    for refused in (
+        lambda: client.responses.compact(model="tiny", input=said),
+        lambda: list(client.responses.retrieve(raw.parse().id, stream=True)),
+        lambda: client.get("/responses", cast_to=httpx.Response, options=upgrade),
+    ):
+        with pytest.raises(openai.APIStatusError, match=r"summary|leave out|WebSockets") as caught:
+            refused()
+        assert caught.value.status_code in (400, 404)
+
+
+def test_helpers_of_anthropics_sdk(server: Server, rehearsed: Server) -> None:
+    client, said = claude(server), [{"role": "user", "content": "a city"}]
+    assert client.messages.parse(model="tiny", max_tokens=40, messages=said, output_format=City).parsed_output is not None
+    assert client.beta.messages.parse(model="tiny", max_tokens=40, messages=said, output_format=City).parsed_output is not None
+    assert client.messages.with_raw_response.create(model="tiny", max_tokens=4, messages=said).headers["request-id"]
+    with client.beta.messages.stream(model="tiny", max_tokens=4, messages=said) as stream:
+        assert stream.get_final_message().stop_reason
+    assert client.beta.messages.count_tokens(model="tiny", messages=said).input_tokens > 0
+
+    @anthropic.beta_tool
+    def look(city: str) -> str:
+        """Look at a city.
+
+        Args:
+            city: its name
+        """
+        return f"sunny in {city}"
+
+    before = len(rehearsed.captured())
+    ordered = [{"role": "user", "content": ORDER}]
+    for stream in (False, True):
+        runner = claude(rehearsed).beta.messages.tool_runner(
+            model="tiny", max_tokens=100, tools=[look], messages=ordered, stream=stream, max_iterations=2
+        )
+        turns = [turn.get_final_message() if stream else turn for turn in runner]
+        assert [turn.stop_reason for turn in turns] == ["tool_use", "end_turn"]
+    assert len(rows_since(rehearsed, before)) == 4
+
+
+def test_a_forced_call_that_was_cut_shows_no_markup(server: Server) -> None:
+    tool = {"type": "function", "function": {"name": "look_at_the_weather_in", "parameters": SCHEMA}}
+    for length in range(1, 9):
+        asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": length}
+        message = server.say("Paris?", **asked).choices[0].message
+        assert "<tool" not in (message.content or "")
+        with server.say("Paris?", stream=True, **asked) as stream:
+            assert "<tool" not in "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+
+
+def test_each_chunk_has_the_usage_so_far_if_the_client_asks_for_it(server: Server) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    chunks = list(server.say("hello", stream=True, max_tokens=6, stream_options=options))
+    counts = [chunk.usage.completion_tokens for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    plain = server.client.completions.create(model="tiny", prompt="hello", stream=True, max_tokens=6, stream_options=options)
+    assert all(chunk.usage is not None for chunk in plain)
+
+
+def test_a_body_may_begin_with_a_byte_order_mark_and_one_that_is_too_large_is_refused_before_the_connection_ends(
+    server: Server,
+) -> None:
+    headers = {"authorization": "Bearer key", "content-type": "application/json"}
+    body = b'\xef\xbb\xbf{"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}'
+    assert httpx.post(f"{server.url}/chat/completions", content=body, headers=headers, timeout=60).status_code == 200
+    for _ in range(10):
+        connection = http.client.HTTPConnection(server.url.split("/")[2], timeout=60)  # it sends the whole body before it reads
+        connection.request("POST", "/v1/chat/completions", b'{"model": "' + b"x" * (60 << 20) + b'"}', headers)
+        assert connection.getresponse().status == 413
+        connection.close()

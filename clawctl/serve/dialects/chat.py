@@ -75,6 +75,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         tools=offered or None,
         tool_choice=choice,
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
+        continuous_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "continuous_usage_stats")),
         n=fields.whole_number(body, "n", 1, _MAX_CHOICES) or 1,
         stop=fields.stops(body.get("stop"), "stop"),
         logprobs=bool(fields.flag(body, "logprobs")),
@@ -329,7 +330,8 @@ class Chat(ChunkDialect):
         if self._request.logprobs and (content := chat_logprobs(tokens)):
             chunk["logprobs"] = {"content": content}
         prompt = self._new_ids(choice, chunk) if self._request.return_ids else {}
-        return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [chunk]})
+        usage = self._usage_so_far(choice)
+        return chunk_frame({**extras.answer, **self._head("chat.completion.chunk"), **prompt, "choices": [chunk], **usage})
 
     def _new_ids(self, choice: Choice, chunk: dict[str, Any]) -> dict[str, Any]:
         """Add new ids to a chunk's choice; returns the prompt's ids if they were not sent yet. The field names are vLLM's."""

@@ -61,6 +61,7 @@ def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -
         tools=None,
         tool_choice=None,
         include_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "include_usage")),
+        continuous_usage=bool(fields.flag(fields.object_or_none(body, "stream_options"), "continuous_usage_stats")),
         n=n,
         stop=fields.stops(body.get("stop"), "stop"),
         logprobs=top is not None,
@@ -154,17 +155,17 @@ class Completions(ChunkDialect):
 
     def begin(self, choice: Choice) -> bytes:
         echoed = self._echoed(choice)
-        return self._chunk(self._answer(choice, echoed, None)) if echoed else b""
+        return self._chunk(choice, self._answer(choice, echoed, None)) if echoed else b""
 
     def piece(self, choice: Choice, shown: Shown) -> bytes:
         text = "".join(event.text for event in shown.events if isinstance(event, TextDelta))
         before = self._offsets.get(choice.index, 0)
         self._offsets[choice.index] = before + len(text)
         logprobs = plain_logprobs(shown.tokens, before) if self._request.logprobs else None
-        return self._chunk(self._answer(choice, text, logprobs))
+        return self._chunk(choice, self._answer(choice, text, logprobs))
 
     def finish(self, choice: Choice) -> bytes:
-        return self._chunk({**self._answer(choice, "", None), **self._end_of(choice)})
+        return self._chunk(choice, {**self._answer(choice, "", None), **self._end_of(choice)})
 
     def _usage_chunk(self, choices: list[Choice]) -> Object:
         return {**self._head("text_completion"), "choices": [], "usage": _usage(choices, self._request.n)}
@@ -181,8 +182,8 @@ class Completions(ChunkDialect):
             ending |= {"prompt_token_ids": choice.prompt_ids, "token_ids": choice.completion_ids}
         return ending
 
-    def _chunk(self, answer: Object) -> bytes:
-        return chunk_frame({**self._head("text_completion"), "choices": [answer]})
+    def _chunk(self, choice: Choice, answer: Object) -> bytes:
+        return chunk_frame({**self._head("text_completion"), "choices": [answer], **self._usage_so_far(choice)})
 
 
 def plain_logprobs(tokens: list[ShownToken], offset: int) -> Object:

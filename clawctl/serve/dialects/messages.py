@@ -350,4 +350,7 @@ def envelope(refusal: Refusal) -> dict[str, Any]:
     elif refusal.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"
     kind = _ERRORS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    error: dict[str, Any] = {"type": kind, "message": message}
+    if (refusal.param or "").startswith("thread."):  # the SDK then sends the whole history without a thread
+        error["details"] = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    return {"type": "error", "error": error}

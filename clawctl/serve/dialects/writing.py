@@ -113,6 +113,13 @@ class ChunkDialect(_OneRequest):
         done = b"data: [DONE]\n\n"
         return chunk_frame(self._usage_chunk(choices)) + done if self._request.include_usage else done
 
+    def _usage_so_far(self, choice: Choice) -> Object:
+        """The usage of one answer in each chunk, for clients that ask for it (vLLM's `continuous_usage_stats`)."""
+        if not (self._request.include_usage and self._request.continuous_usage):
+            return {}
+        prompt, tokens = choice.prompt_tokens, choice.completion_tokens or len(choice.completion_ids or ())
+        return {"usage": {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}}
+
     def failed(self, refusal: Refusal) -> bytes:
         return chunk_frame(envelope(refusal))
 

@@ -15,14 +15,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httpx
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.engines import Swap
 from clawctl.engines.embedded.frames import Ready, Sampling, Token
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
@@ -34,7 +33,7 @@ _LEFT = 12  # so many characters of a secret may occur by chance
 
 
 class Scripted:
-    """Models that return scripted text token by token. See `clawctl.engines.embedded.process.Models`."""
+    """Models that return scripted text token by token. See `clawctl.engines.embedded.process.ModelProcess`."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -51,30 +50,6 @@ class Scripted:
         self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None, images: Sequence[Any] = ()
     ) -> "_Saying":
         return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
-
-    def compile(self, specification: bytes) -> int:
-        raise NotImplementedError
-
-    def discard(self, grammar: int) -> None:
-        raise NotImplementedError
-
-    def load(self, version: int) -> None:
-        raise NotImplementedError
-
-    def unload(self, version: int) -> None:
-        raise NotImplementedError
-
-    def replace(self, version: int) -> Swap:
-        raise NotImplementedError
-
-    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
-        raise NotImplementedError
-
-    def pause(self) -> None:
-        raise NotImplementedError
-
-    def resume(self) -> None:
-        raise NotImplementedError
 
     def failure(self, model: int | None = None) -> str | None:
         return None
@@ -178,6 +153,7 @@ CASES = (
 def served(folder: Path) -> Any:
     """Run a server with a scripted engine. Yields its address, the engine, the tokenizer and the run."""
     from clawctl.engines.embedded.engine import Embedded
+    from clawctl.engines.embedded.process import ModelProcess
     from clawctl.run.model_files import IdReader
     from clawctl.serve.app import Gateway
     from clawctl.serve.capture import Capture
@@ -190,7 +166,7 @@ def served(folder: Path) -> Any:
     tokenizer = load_tokenizer(recipe.model_path)
     engine = Scripted(tokenizer)
     capture = Capture(run.captures, recipe.privacy, IdReader(recipe.model_path))
-    gateway = Gateway(run, recipe, _KEY, Versions(run, Embedded(recipe, tokenizer, engine)), capture)
+    gateway = Gateway(run, recipe, _KEY, Versions(run, Embedded(recipe, tokenizer, cast(ModelProcess, engine))), capture)
     with asgi.serving(gateway) as url:
         yield url, engine, tokenizer, run
     capture.close()

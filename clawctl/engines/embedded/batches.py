@@ -34,8 +34,7 @@ Fresh = tuple[int, float, int]  # a token, its logprob, and the version whose we
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request. `take` is called on the event loop with its new tokens, whether it has ended,
-    and the error that ended it."""
+    """One request. `take` is called on the event loop with its new tokens, whether it has ended, and the error that ended it."""
 
     name: str
     ids: list[int]  # prompt and answer
@@ -255,12 +254,11 @@ class Batches:
     def _take_out(self, request: Request) -> None:
         block = request.block
         assert block is not None
-        alike = (
-            [other for other in self._blocks if (other.rows, other.capacity) == (block.rows, block.capacity)]
-            if block.rows > 1
-            else [block]
+        kind = block.rows, block.capacity
+        last = next(
+            other for other in reversed(self._blocks) if other is block or (block.rows > 1 and (other.rows, other.capacity) == kind)
         )
-        block.remove(request, alike[-1].requests[-1])  # so at most one block of a kind has free rows
+        block.remove(request, last.requests[-1])  # so at most one block of a kind has free rows
         request.block = None
         self._blocks = [kept_block for kept_block in self._blocks if kept_block.requests]
 
@@ -281,15 +279,11 @@ class Batches:
         # Copied if the row may go to another request before the keys are in the new block.
         kv = [part.clone() if block.rows > 1 else part for part in block.kv_of(request, request.cached)]
         self._take_out(request)
-        free = [
-            candidate
-            for candidate in self._blocks
-            if candidate.capacity == capacity and candidate.rows > 1 and len(candidate.requests) < candidate.rows
-        ]
-        if not free:
-            free = [_Block(self._model, rows, capacity)]
-            self._blocks += free
-        free[0].append(request, kv)
+        partial = (other for other in self._blocks if other.capacity == capacity and 1 < other.rows > len(other.requests))
+        if (free := next(partial, None)) is None:
+            free = _Block(self._model, rows, capacity)
+            self._blocks.append(free)
+        free.append(request, kv)
 
     def _preempt(self, request: Request) -> None:
         """Make a request wait. Its keys will be computed again."""

@@ -12,7 +12,7 @@ from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
 from clawctl.engines.embedded.pins import Pins
-from clawctl.engines.embedded.process import ChildGeneration, Models
+from clawctl.engines.embedded.process import ChildGeneration, ModelProcess
 from clawctl.engines.halt import Halt
 from clawctl.engines.requests import GenerationRequest, Refusal, Shown
 from clawctl.run.keys import OWN
@@ -38,7 +38,7 @@ _API_NAMES = {  # parameter names in the client's API
 class Embedded:
     """See `clawctl.engines.Engine`. `models` has loaded version 0."""
 
-    def __init__(self, recipe: Recipe, tokenizer: Any, models: Models) -> None:
+    def __init__(self, recipe: Recipe, tokenizer: Any, models: ModelProcess) -> None:
         self._recipe, self._tokenizer, self._models = recipe, tokenizer, models
         self._reader = image_reader(recipe.model_path)
         self.capabilities = Capabilities(
@@ -225,7 +225,7 @@ class Embedded:
 class Pinned:
     """A version that is loaded in addition to the live model."""
 
-    models: Models
+    models: ModelProcess
     version: int
 
     def failure(self) -> str | None:
@@ -236,7 +236,7 @@ class Pinned:
 
 
 def as_json(specification: dict[str, Any]) -> bytes:
-    """The specification of a grammar for `Models.compile`. Raises CannotFollow."""
+    """The specification of a grammar for `ModelProcess.compile`. Raises CannotFollow."""
     try:
         return orjson.dumps(specification)
     except orjson.JSONEncodeError as error:

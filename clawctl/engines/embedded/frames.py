@@ -9,11 +9,11 @@ import socket
 from asyncio import IncompleteReadError, StreamReader
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from clawctl.engines import CannotFollow, EngineFailure, Swap
+from clawctl.engines import CannotFollow, EngineFailure
 from clawctl.errors import ClawError
 from clawctl.serve.canary import CanaryFailure
 from clawctl.vision import SentImage
@@ -73,59 +73,25 @@ class Cancel(_Frame):
     number: int
 
 
-class Compile(_Frame):
-    """Prepare a grammar. Answered by `Done` or `Failed`."""
-
-    number: int
-    specification: bytes  # JSON, see `clawctl.serve.structured`
-
-
 class Discard(_Frame):
     """Release a grammar."""
 
     number: int
 
 
-class Load(_Frame):
-    """Load a version in addition to the live model. Answered by `Done` or `Failed`."""
+class ProcessCall(_Frame):
+    """A call of one of these methods, which is answered by `Done` or `Failed`:
+
+    compile(grammar, specification)      prepare a grammar; its JSON is described in `clawctl.serve.structured`
+    load(version), unload(version)       a version in addition to the live model
+    replace(version) -> Swap             load a version's weights into the live model once its canary check passes
+    pause(), resume()                    stop and continue sampling on all models
+    score(model, ids, first)             -> the version of the weights, and the logprobs of ids[first:]
+    """
 
     number: int
-    version: int
-
-
-class Unload(_Frame):
-    """Unload a pinned version. Answered by `Done` or `Failed`."""
-
-    number: int
-    version: int
-
-
-class Replace(_Frame):
-    """Load a version's weights into the live model once its canary check passes. Answered by `Replaced` or `Failed`."""
-
-    number: int
-    version: int
-
-
-class PauseAll(_Frame):
-    """Stop sampling on all models. Answered by `Done` or `Failed`."""
-
-    number: int
-
-
-class ResumeAll(_Frame):
-    """Resume sampling. Answered by `Done` or `Failed`."""
-
-    number: int
-
-
-class Score(_Frame):
-    """Compute logprobs of given ids. Answered by `Scored` or `Failed`."""
-
-    number: int
-    model: int | None
-    ids: list[int]
-    first: int  # return the logprobs of ids[first:]
+    method: str
+    arguments: tuple[Any, ...]
 
 
 # ---- from the process --------------------------------------------------------------------------------------------------------
@@ -160,17 +126,7 @@ class Step(_Frame):
 
 class Done(_Frame):
     number: int
-
-
-class Replaced(_Frame):
-    number: int
-    swap: Swap
-
-
-class Scored(_Frame):
-    number: int
-    version: int
-    logprobs: list[float]
+    result: Any
 
 
 class Failed(_Frame):
@@ -188,9 +144,8 @@ class Died(_Frame):
     problem: str
 
 
-Call = Compile | Load | Unload | Replace | Score | PauseAll | ResumeAll  # each call is answered
-ToProcess = StartWorker | Generate | Cancel | Discard | Call
-FromProcess = Ready | Step | Done | Replaced | Scored | Failed | Died
+ToProcess = StartWorker | Generate | Cancel | Discard | ProcessCall
+FromProcess = Ready | Step | Done | Failed | Died
 to_process: msgspec.msgpack.Decoder[ToProcess] = msgspec.msgpack.Decoder(ToProcess)
 from_process: msgspec.msgpack.Decoder[FromProcess] = msgspec.msgpack.Decoder(FromProcess)
 _encode = msgspec.msgpack.Encoder().encode

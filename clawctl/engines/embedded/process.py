@@ -9,35 +9,26 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
 from clawctl.engines.embedded.frames import (
-    Call,
     Cancel,
-    Compile,
     Died,
     Discard,
     Done,
     Failed,
     FromProcess,
     Generate,
-    Load,
-    PauseAll,
+    ProcessCall,
     Ready,
-    Replace,
-    Replaced,
-    ResumeAll,
     Sampling,
-    Score,
-    Scored,
     StartWorker,
     Step,
     Token,
     TokenPiece,
     ToProcess,
-    Unload,
     as_exception,
     blocking_read,
     from_process,
@@ -56,92 +47,12 @@ _CALL_S = 900.0  # seconds; a large model may take this long to load
 _END_S = 5.0
 
 
-class ChildGeneration(Protocol):
-    """One running request."""
-
-    start_version: int | None  # the version that the request began with, once a token was sampled
-
-    def __aiter__(self) -> AsyncIterator[list[Token]]:
-        """New tokens, in non-empty lists, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
-        ...
-
-    def cancel(self) -> None:
-        """Stop sampling: the iteration ends after the delivered tokens. Has no effect after the end."""
-        ...
-
-    def allowed(self, count: int) -> Allowed | None:
-        """The tokens that were allowed at the positions of the first `count` tokens; None: any, because no grammar was
-        requested."""
-        ...
-
-
-class Models(Protocol):
-    """The models of the embedded engine. `model` is a pinned version, or None for the live model. Call `generate` and `discard` on
-    the event loop. Other calls to the process block, so make them in threads."""
-
-    about: Ready
-
-    async def attach(self) -> None:
-        """Start reading the models' messages on the running event loop."""
-        ...
-
-    async def ended(self) -> None:
-        """Returns when the live model cannot continue."""
-        ...
-
-    def failure(self, model: int | None = None) -> str | None:
-        """Why the model cannot continue, or None while it runs."""
-        ...
-
-    def generate(
-        self,
-        model: int | None,
-        prompt_ids: list[int],
-        sampling: Sampling,
-        grammar: int | None = None,
-        images: Sequence[SentImage] = (),
-    ) -> ChildGeneration:
-        """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
-        ...
-
-    def compile(self, specification: bytes) -> int:
-        """Compile a grammar and return its number. `specification` is JSON, see `clawctl.serve.structured`. Raises CannotFollow,
-        EngineFailure."""
-        ...
-
-    def discard(self, grammar: int) -> None:
-        """Release a grammar."""
-        ...
-
-    def load(self, version: int) -> None:
-        """Load a version in addition to the live model. Raises CanaryFailure, EngineFailure, ClawError, OSError, ValueError,
-        RuntimeError."""
-        ...
-
-    def unload(self, version: int) -> None: ...
-
-    def replace(self, version: int) -> Swap:
-        """Load a version's weights into the live model once its canary check passes. Raises like `load`; the old weights then
-        stay."""
-        ...
-
-    def pause(self) -> None:
-        """Returns when no model is sampling; requests are kept until `resume`. Raises EngineFailure."""
-        ...
-
-    def resume(self) -> None: ...
-
-    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
-        """The version of the weights, and the logprobs of `ids[first:]`, each given all preceding ids. Raises EngineFailure."""
-        ...
-
-    def stop(self) -> None:
-        """Stop the models after the event loop has ended."""
-        ...
-
-
 class ModelProcess:
-    """See `Models`. The process starts at once; `wait` returns when it has loaded version 0."""
+    """The models of the embedded engine, in a process that starts at once; `wait` returns when it has loaded version 0.
+
+    `model` is a pinned version, or None for the live model. Call `generate` and `discard` on the event loop. Calls of the process
+    block, so make them in threads. They raise EngineFailure if it cannot continue, and Unanswered if it ends meanwhile.
+    """
 
     about: Ready
 
@@ -153,8 +64,8 @@ class ModelProcess:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))
         self._numbers = count(1)
-        self._running: dict[int, _Request] = {}
-        self._calls: dict[int, asyncio.Future[FromProcess]] = {}
+        self._running: dict[int, ChildGeneration] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._dead: dict[int | None, str] = {}  # why models cannot continue
         self._ended = asyncio.Event()
         self._on_loop = OnLoop()
@@ -172,6 +83,7 @@ class ModelProcess:
         raise as_exception(message) if isinstance(message, Failed) else ClawError(self._cause(), "logs/serve.log has the details")
 
     async def attach(self) -> None:
+        """Start reading the models' messages on the running event loop."""
         async with self._attaching:
             if self._writer is None:
                 reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
@@ -179,9 +91,11 @@ class ModelProcess:
                 self._reading = asyncio.create_task(self._read(reader))
 
     async def ended(self) -> None:
+        """Returns when the live model cannot continue."""
         await self._ended.wait()
 
     def failure(self, model: int | None = None) -> str | None:
+        """Why the model cannot continue, or None while it runs."""
         return self._dead.get(None) or self._dead.get(model)
 
     # ---- requests ---------------------------------------------------------------------------------------------------------------
@@ -193,10 +107,11 @@ class ModelProcess:
         sampling: Sampling,
         grammar: int | None = None,
         images: Sequence[SentImage] = (),
-    ) -> "_Request":
+    ) -> "ChildGeneration":
+        """Begin to sample; `grammar` then belongs to the answer. Raises EngineFailure."""
         if (problem := self.failure(model)) is not None:
             raise EngineFailure(problem)
-        request = _Request(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
+        request = ChildGeneration(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
         self._running[request.number] = request
         self._send(Generate(request.number, model, prompt_ids, sampling, grammar, list(images)))
         return request
@@ -214,40 +129,43 @@ class ModelProcess:
     # ---- calls, from threads ----------------------------------------------------------------------------------------------------
 
     def compile(self, specification: bytes) -> int:
+        """Compile a grammar and return its number. Raises CannotFollow."""
         number = next(self._numbers)
-        self._call(Compile(number, specification))
+        self._call("compile", number, specification)
         return number
 
     def load(self, version: int) -> None:
+        """Load a version in addition to the live model. Raises CanaryFailure, ClawError, OSError, ValueError, RuntimeError."""
         self._dead.pop(version, None)
-        self._call(Load(next(self._numbers), version))
+        self._call("load", version)
 
     def unload(self, version: int) -> None:
-        self._call(Unload(next(self._numbers), version))
+        self._call("unload", version)
 
     def replace(self, version: int) -> Swap:
-        message = self._call(Replace(next(self._numbers), version))
-        assert isinstance(message, Replaced)
-        return message.swap
+        """Load a version's weights into the live model once its canary check passes. Raises like `load`; the old weights then
+        stay."""
+        return Swap(**self._call("replace", version))
 
     def pause(self) -> None:
-        self._call(PauseAll(next(self._numbers)))
+        """Returns when no model is sampling; requests are kept until `resume`."""
+        self._call("pause")
 
     def resume(self) -> None:
-        self._call(ResumeAll(next(self._numbers)))
+        self._call("resume")
 
     def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
-        scored = self._call(Score(next(self._numbers), model, list(ids), first))
-        assert isinstance(scored, Scored)
-        return scored.version, scored.logprobs
+        """The version of the weights, and the logprobs of `ids[first:]`, each given all preceding ids."""
+        version, logprobs = self._call("score", model, list(ids), first)
+        return version, logprobs
 
-    def _call(self, message: Call) -> FromProcess:
-        return self._on_loop.wait(self._answer(message), _CALL_S)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._on_loop.wait(self._answer(ProcessCall(next(self._numbers), method, arguments)), _CALL_S)
 
-    async def _answer(self, message: Call) -> FromProcess:
+    async def _answer(self, message: ProcessCall) -> Any:
         if (problem := self.failure()) is not None:
             raise EngineFailure(problem)
-        answer: asyncio.Future[FromProcess] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[message.number] = answer
         self._send(message)
         return await answer
@@ -276,9 +194,9 @@ class ModelProcess:
                     call.set_exception(as_exception(message))
             case Died():
                 self._mark_dead(message.model, message.problem)
-            case Done() | Replaced() | Scored():
+            case Done():
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
-                    call.set_result(message)
+                    call.set_result(message.result)
 
     def _mark_dead(self, model: int | None, problem: str) -> None:
         self._dead[model] = problem
@@ -313,12 +231,12 @@ class ModelProcess:
             self._process.wait()
 
 
-class _Request:
-    """See `ChildGeneration`."""
+class ChildGeneration:
+    """One running request."""
 
     def __init__(self, process: ModelProcess, number: int, vocabulary: int | None) -> None:
         self.number = number
-        self.start_version: int | None = None
+        self.start_version: int | None = None  # the version that the request began with, once a token was sampled
         self._process, self._vocabulary = process, vocabulary
         self._tokens = list[Token]()
         self._which, self._sets = list[int](), list[bytes]()
@@ -347,6 +265,7 @@ class _Request:
         self._changed.set()
 
     async def __aiter__(self) -> AsyncIterator[list[Token]]:
+        """New tokens, in non-empty lists, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
         try:
             while not (self._ended and not self._tokens):
                 await self._changed.wait()
@@ -362,12 +281,14 @@ class _Request:
             self.cancel()
 
     def allowed(self, count: int) -> Allowed | None:
+        """The allowed tokens at the positions of the first `count` tokens; None: any, because no grammar was requested."""
         if self._vocabulary is None:
             return None
         which = self._which[:count]
         return Allowed(self._vocabulary, tuple(which), tuple(self._sets[: max(which, default=-1) + 1]))
 
     def cancel(self) -> None:
+        """Stop sampling: the iteration ends after the delivered tokens. Has no effect after the end."""
         if not self._ended:
             self._ended = True
             self._process.cancel(self.number)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,27 +23,18 @@ from clawctl.engines import CannotFollow, EngineFailure
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder, Running
 from clawctl.engines.embedded.frames import (
-    Call,
     Cancel,
-    Compile,
     Died,
     Discard,
     Done,
     FromProcess,
     Generate,
-    Load,
-    PauseAll,
+    ProcessCall,
     Ready,
-    Replace,
-    Replaced,
-    ResumeAll,
-    Score,
-    Scored,
     StartWorker,
     Step,
     TokenPiece,
     ToProcess,
-    Unload,
     failed,
     packed,
     received,
@@ -116,7 +108,7 @@ class Worker:
                     grammar.close()
             case StartWorker():
                 raise ValueError("a process starts once")
-            case _:
+            case ProcessCall():
                 call = asyncio.get_running_loop().create_task(self._call(message))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
@@ -167,36 +159,39 @@ class Worker:
     def _answer(self, message: FromProcess) -> None:
         self._send(packed(message))
 
-    async def _call(self, request: Call) -> None:
+    async def _call(self, request: ProcessCall) -> None:
         """Run a call in a thread, because it may take long, and send its answer."""
+        answer: FromProcess
         try:
-            answer = await asyncio.to_thread(self._do, request)
+            answer = Done(request.number, await asyncio.to_thread(self._do, request))
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway decides what to do about it
             if not isinstance(error, ClawError | CanaryFailure | CannotFollow | EngineFailure):
-                _log.exception("the engine's process failed at %s", type(request).__name__)
+                _log.exception("the engine's process failed at %s", request.method)
             answer = failed(request.number, error)
         self._answer(answer)
 
-    def _do(self, request: Call) -> FromProcess:
-        match request:
-            case Compile():
-                self._opened[request.number] = self._ready_grammars().open(request.specification)
-            case Load():
-                self._models[request.version] = Decoder(self._run, self._recipe, request.version, self._cache)
-            case Unload():
-                if (model := self._models.pop(request.version, None)) is not None:
+    def _do(self, call: ProcessCall) -> Any:
+        match call.method, call.arguments:
+            case "compile", (grammar, specification):
+                self._opened[grammar] = self._ready_grammars().open(specification)
+            case "load", (version,):
+                self._models[version] = Decoder(self._run, self._recipe, version, self._cache)
+            case "unload", (version,):
+                if (model := self._models.pop(version, None)) is not None:
                     model.stop()
-            case PauseAll():
+            case "pause", ():
                 for model in self._models.values():
                     model.pause()
-            case ResumeAll():
+            case "resume", ():
                 for model in self._models.values():
                     model.resume()
-            case Replace():
-                return Replaced(request.number, self._model(None).swap(request.version))
-            case Score():
-                return Scored(request.number, *self._model(request.model).score(request.ids, request.first))
-        return Done(request.number)
+            case "replace", (version,):
+                return self._model(None).swap(version)
+            case "score", (name, ids, first):
+                return self._model(name).score(ids, first)
+            case _:
+                raise ValueError(f"there is no call {call.method} with {len(call.arguments)} arguments")
+        return None
 
     def _model(self, name: int | None) -> Decoder:
         model = self._models.get(name)

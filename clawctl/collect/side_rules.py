@@ -1,13 +1,15 @@
-"""Rules, as data, for utility calls, transient context, and prompts that name their session.
+"""Rules for utility calls, transient context, and prompts that name their session.
 
-All are taken from recordings (`tests/recordings/`) or from the clients' own texts (2026-11). VERSION is incremented with each
-change; the worker logs it.
+The clients' texts are in `client_texts.yaml`. Increment VERSION with each change of rules or texts; the worker logs it.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from clawctl.run.rows import Exchange, Message
 
@@ -27,57 +29,13 @@ class SideRule:
     opener: str
 
 
-SIDE_RULES = (
-    SideRule("openclaw title", "system", "Generate a concise session title"),
-    SideRule("openclaw compaction", "system", "You are a context summarization assistant."),
-    SideRule("openclaw memory flush", "user", "Pre-compaction memory flush."),
-    SideRule("openclaw heartbeat", "user", "Follow the heartbeat monitor scratch context"),
-    SideRule("codex compaction", "user", "You are performing a CONTEXT CHECKPOINT COMPACTION"),
-    SideRule("claude code compaction", "user", "CRITICAL: Respond with TEXT ONLY"),
-    SideRule("claude code suggestion", "user", "[SUGGESTION MODE:"),
-    SideRule("qwen code suggestion", "user", "[SUGGESTION MODE:"),
-    SideRule("qwen code memory", "system", "You are now acting as the managed memory extraction subagent"),
-    SideRule("qwen code compaction", "system", "You are the component that summarizes"),
-    SideRule("qwen code title", "system", "Generate a concise, sentence-case title"),
-    SideRule("qwen code next speaker", "user", "Analyze *only* the content and structure of your immediately preceding response"),
-    SideRule("qwen code permission", "system", "You are a security classifier for an AI coding agent"),
-    SideRule("codex title", "user", "Generate a concise, single-line task title"),
-    SideRule("aider commit message", "system", "You are an expert software engineer that generates concise, one-line Git commit"),
-    SideRule("aider summary", "system", "*Briefly* summarize this partial conversation about programming."),
-    SideRule("gptme title", "system", "Generate concise conversation titles."),
-    SideRule("gptme pruning", "system", "You are a precise extraction helper for coding-agent tool output."),
-    SideRule("clawctl judge", "system", "You judge one turn of an assistant by what came back after it."),
-)
+_TEXTS = yaml.safe_load((Path(__file__).parent / "client_texts.yaml").read_text(encoding="utf-8"))
+SIDE_RULES = [SideRule(name, where, opener) for where, rules in _TEXTS["side_rules"].items() for name, opener in rules]
 
 # A request with one of these types is a main turn, whatever it looks like. "unknown" carries no information.
 _SURE_TYPES = MAIN_TYPES - {"unknown"}
 
-# A user message that starts and ends like this is context from the client and may appear and disappear with each request.
-TRANSIENT = (
-    ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
-    ("<environment_context>", "</environment_context>"),  # Codex, after each change
-)
-
-# The client itself wrote a user message that starts like this, followed by such an answer. Both may appear and disappear.
-PAIRS = (
-    ("I have *added these files to the chat*", "Ok, any changes I propose will be to those files."),  # all from aider
-    ("I have *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
-    ("These files have been *added these files to the chat*", "Ok, I will use that as the true, current contents of the files."),
-    ("These are some files we have been discussing", "Ok, any changes I propose will be to those files."),
-    ("I am not sharing any files", "Ok."),
-    ("I am not sharing the full contents of any files", "Ok."),
-    ("Don't try and edit any existing code without asking me", "Ok, based on your requests I will suggest which files"),
-    ("Here are summaries of some files present in my git repository", "Ok, I won't try and edit those files"),
-    ("I am working with you on code in a git repository.", "Ok, I won't try and edit those files"),
-    ("Here are some READ ONLY files, provided for your reference.", "Ok, I will use these files as references."),
-    ("I committed the changes with git hash", "Ok."),
-    ("I updated the files.", "Ok."),
-    ("I made those changes to the files.", "Ok."),
-    ("I didn't update the files.", "Ok."),
-    ("I switched to a new code base.", "Ok."),
-)
-
-_PAIR_BEGINS = tuple(begin for begin, _ in PAIRS)
+_PAIR_BEGINS = tuple(begin for begin, _ in _TEXTS["pairs"])
 
 # OpenClaw names its session in the system prompt or in the first user message: "Runtime: agent=main | … | sessionId=c388bb34-… |".
 _RUNTIME = re.compile(r"^Runtime: [^\n]*\| sessionId=([0-9A-Za-z-]{8,64})", re.MULTILINE)
@@ -95,7 +53,7 @@ _STAMP = re.compile(r"\[[^\]\n]{1,40}\]\s*")  # "[Sat 2026-11-21 07:28 UTC] "
 
 def is_transient(text: str) -> bool:
     text = text.strip()
-    return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in TRANSIENT)
+    return text[:1] == "<" and any(text.startswith(begin) and text.endswith(end) for begin, end in _TEXTS["transient"])
 
 
 def is_pair(question: str, answered: str) -> bool:
@@ -104,7 +62,7 @@ def is_pair(question: str, answered: str) -> bool:
     if not question.startswith(_PAIR_BEGINS):
         return False
     answered = answered[:200].lstrip()
-    return any(question.startswith(begin) and answered.startswith(answer) for begin, answer in PAIRS)
+    return any(question.startswith(begin) and answered.startswith(answer) for begin, answer in _TEXTS["pairs"])
 
 
 def session_in_prompt(messages: Sequence[Message]) -> str | None:

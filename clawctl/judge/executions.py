@@ -18,7 +18,10 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from clawctl.run.rows import Message
 
@@ -62,36 +65,12 @@ class Runner:
     """A test runner: its command lines, its exit codes for failed tests, and the summary lines of passed and failed runs."""
 
     name: str
-    calls: tuple[tuple[str, ...], ...]
+    calls: list[tuple[str, ...]]
     failed_codes: frozenset[int]
     passed: re.Pattern[str]
     failed: re.Pattern[str]
 
 
-def _runner(name: str, calls: str, codes: set[int], passed: str, failed: str) -> Runner:
-    split = tuple(tuple(call.split()) for call in calls.split(", "))
-    return Runner(name, split, frozenset(codes), re.compile(passed), re.compile(failed))
-
-
-RUNNERS = (
-    _runner(
-        "pytest",
-        "pytest, py.test, python -m pytest",
-        {1, 2},
-        r"(?:.*\W)?[1-9]\d* passed\b.*",
-        r"(?:.*\W)?[1-9]\d* (?:failed|errors?)\b.*",
-    ),
-    _runner("unittest", "python -m unittest", {1}, r"OK(?: \(.*\))?", r"FAILED \(.*\)"),
-    _runner("cargo test", "cargo test", {101}, r"test result: ok\. [1-9]\d* passed; 0 failed;.*", r"test result: FAILED\..*"),
-    _runner(
-        "jest",
-        "jest, npx jest, vitest, npx vitest",
-        {1},
-        r"Tests:?\s+(?:.*\W)?[1-9]\d* passed\b.*",
-        r"Tests:?\s+(?:.*\W)?[1-9]\d* failed\b.*",
-    ),
-    _runner("go test", "go test", {1}, r"ok\s+\S+\s+(?:[\d.]+s|\(cached\))(?!.*no tests to run).*", r"FAIL(?:\s.*)?"),
-)
 _NO_TESTS = re.compile(r"Ran 0 tests in .*|NO TESTS RAN.*")
 _SUMMARY_LINES, _LONGEST_LINE = 12, 300  # at the end of an output
 _LONGEST_COMMAND = 4000  # in characters
@@ -108,61 +87,30 @@ class Options:
     """Options with which a runner still runs tests and reports the result. A run with any other option is not evidence."""
 
     flags: frozenset[str]
-    valued: frozenset[str]  # options with a value: `-k fast`, `-kfast`, `--tb=short`
-    arguments: re.Pattern[str] = re.compile(r"[^@].*|")  # arguments that are not options; pytest reads options from `@file`
-    values: re.Pattern[str] = re.compile(r"[^-].*")
+    valued: frozenset[str]
+    arguments: re.Pattern[str]  # arguments that are not options
+    values: re.Pattern[str]
 
 
-def _options(flags: str, valued: str, **rest: re.Pattern[str]) -> Options:
-    return Options(frozenset(flags.split()), frozenset(valued.split()), **rest)
-
-
-_PYTEST = _options(
-    "-v -q -s -x -l --verbose --quiet --exitfirst --lf --last-failed --ff --failed-first --nf --new-first --sw --stepwise"
-    " --stepwise-skip --no-header --strict-markers --strict-config --strict --showlocals --no-showlocals --disable-warnings"
-    " --disable-pytest-warnings --full-trace --no-cov --cov --runxfail --pyargs --cache-clear --doctest-modules"
-    " --continue-on-collection-errors --cov-branch",
-    "-k -m -r -n -W --maxfail --tb --durations --durations-min --timeout --numprocesses --dist --cov --cov-report --cov-fail-under"
-    " --junitxml --junit-xml --color --ignore --ignore-glob --deselect --import-mode --rootdir --capture --show-capture --log-level"
-    " --log-cli-level --verbosity --reruns --asyncio-mode --confcutdir --basetemp",
-)
-_ALLOWED: Mapping[str, Options] = {
-    "pytest": _PYTEST,
-    "py.test": _PYTEST,
-    "unittest": _options(
-        "-v -q -f -c -b --verbose --quiet --failfast --catch --buffer --locals",
-        "-s -p -t -k --start-directory --pattern --top-level-directory --durations",
-    ),
-    "cargo test": _options(
-        "-q -v -r --quiet --verbose --release --all --workspace --lib --bins --tests --examples --benches"
-        " --all-targets --all-features"
-        " --no-default-features --doc --locked --offline --frozen --no-fail-fast",
-        "-p -j -F --package --jobs --features --bin --test --example --bench --manifest-path --profile --color --target --exclude"
-        " --target-dir",
-    ),
-    "cargo test --": _options(
-        "-q --quiet --nocapture --no-capture --exact --ignored --include-ignored --show-output", "--test-threads --skip --color"
-    ),
-    "jest": _options(
-        "-i -b -o --ci --coverage --no-coverage --runInBand --verbose --silent --bail --forceExit --detectOpenHandles"
-        " --runTestsByPath"
-        " --no-cache --watchAll=false --watch=false --color --colors --no-color --onlyChanged --onlyFailures"
-        " --findRelatedTests --logHeapUsage",
-        "-t -w --bail --maxWorkers --testPathPattern --testPathPatterns --testNamePattern --testTimeout --rootDir"
-        " --shard --selectProjects",
-    ),
-    "vitest": _options(
-        "--run --coverage --no-coverage --silent --color --no-color --watch=false --no-watch --globals --no-file-parallelism"
-        " --reporter=default --reporter=verbose --reporter=dot --reporter=basic --reporter=tree",
-        "-t --bail --testNamePattern --project --pool --environment --root --dir --shard --retry --testTimeout --maxWorkers",
-        arguments=re.compile(r"run|.*[./].*"),  # `vitest list` and `vitest init` run no test
-    ),
-    "go test": _options(
-        "-v -race -short -cover -failfast -msan -asan -trimpath -benchmem -fullpath",
-        "-run -skip -count -timeout -parallel -p -tags -cpu -coverprofile -covermode -coverpkg -shuffle -vet -mod"
-        " -ldflags -gcflags",
-        values=re.compile(r"(?!0+$)[^-].*"),  # `-count=0`
-    ),
+_TABLES = yaml.safe_load((Path(__file__).parent / "test_runners.yaml").read_text(encoding="utf-8"))
+RUNNERS = [
+    Runner(
+        name,
+        [tuple(call.split()) for call in row["calls"]],
+        frozenset(row["failed_codes"]),
+        re.compile(row["passed"]),
+        re.compile(row["failed"]),
+    )
+    for name, row in _TABLES["runners"].items()
+]
+_ALLOWED = {
+    name: Options(
+        frozenset(row["flags"].split()),
+        frozenset(row["valued"].split()),
+        re.compile(row.get("arguments", r"[^@].*|")),  # pytest reads options from `@file`
+        re.compile(row.get("values", r"[^-].*")),
+    )
+    for name, row in _TABLES["options"].items()
 }
 _WRAPPERS = (("uv", "run"), ("poetry", "run"), ("pdm", "run"))
 _SHELLS = frozenset(("bash", "sh", "zsh"))

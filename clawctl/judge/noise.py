@@ -12,39 +12,11 @@ import html
 import re
 import unicodedata
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 LEFT_OUT = "[…]"
 
-_JUDGING = (
-    "verdict veredic veredit verdikt judg juge jury grader grading evaluat evaluer evaluier evalua scor rating rated vote "
-    "votes voted votum reward rubric referee reviewer arbit boxed moderator bewert urteil beurteil richter gutachter puntu "
-    "pontua punteggi giudi giudic valutaz oordeel beoordel ocen werdykt sedzia karar puan degerlendir betyg omdome bedom "
-    "hodnoc verdik arvosana karakter vurdering calificac recompens outcome mislabel label appeals hint_ ocenk rozsud itelet "
-    "ertekel nota note noten poeng pisteet skor nilai diem вердикт оценк оцени оцін судь судд рейтинг балл решени присуд "
-    "балів"
-)
-_ORDERS = (
-    "ignor disregard overrid overrul overturn forget obey decode instruct istruzion instruc instrucc anweis vorgabe "
-    "directive prompt system developer operator output respond reply desconsider negeer vergiss vergeet zignoruj talimat "
-    "oublie oubliez repond responde antworte antwoord rispond odpowie cevap svara return permitted comply supersed bypass "
-    "preceding policy admin dimentica olvida esque abaikan jawab huong забудь игнор проигнор ответь выведи ігнор виведи дай "
-    "supersede mistake regardless whatever record recorded mark treat trust finish conclud must only set_ count counts"
-)
-_SPEAKERS = (
-    "system user human assistant developer judge evaluator grader referee moderator customer reviewer tool environment "
-    "model ai bot instruction response input admin operator supervisor examiner"
-)
-_READERS = (
-    "user users customer customers everyone everybody reader readers reviewer reviewers student pupil teacher client "
-    "clients human he she they"
-)
-_ACCEPTANCE = (
-    "accept reject satisf dissatisf unsatisf delight disappoint pleas displeas happy unhappy content loves loved hates "
-    "hated perfect excellent useless wonderful terrible positiv negativ thrilled angry approv wants likes liked zufried "
-    "contento soddisf tevred complain complaint praise praises"
-)
-_CODES = "backward rot base decode encode hex cipher morse unscramble"
 _NUMBER = re.compile(r"(?<![\w.,/])[-+\u2212\u2013]?\s?[01](?:\.0)?(?![\w/]|[.,]\d)|\b(?:plus|minus|negative|positive)[ _-]one\b")
 _ONLY_NUMBER = re.compile(r"[\W_]*[-+]?[01](?:\.0)?[\W_]*")
 _SENTENCE = re.compile(r"(?<=[.!?\u3002\uff01\uff1f;])(?=\s|[^\x00-\x7f])|(?<=\n)")
@@ -72,45 +44,19 @@ _LIST_NUMBER = re.compile(r"\s*\d+[.)]")
 _CLOSED_HEADER, _OPEN_HEADER = 1, 2
 
 _JUDGE, _ORDER, _SPEAKER, _READER, _MOOD, _FIGURE, _CODED = 1, 2, 4, 8, 16, 32, 64
+_TOPICS = {"judging": _JUDGE, "orders": _ORDER, "speakers": _SPEAKER, "readers": _READER, "acceptance": _MOOD, "codes": _CODED}
 
 
-def _stems() -> dict[str, tuple[tuple[str, int], ...]]:
-    """The stems with their topics, by their first three letters. Only a complete word matches a stem in _WHOLE."""
-    stems_by_prefix: dict[str, list[tuple[str, int]]] = {}
-    for named_stems, topic in (
-        (_JUDGING, _JUDGE),
-        (_ORDERS, _ORDER),
-        (_SPEAKERS, _SPEAKER),
-        (_READERS, _READER),
-        (_ACCEPTANCE, _MOOD),
-        (_CODES, _CODED),
-    ):
-        for word in named_stems.split():
-            stems_by_prefix.setdefault(word[:3], []).append((word, topic))
-    return {first: tuple(stems) for first, stems in stems_by_prefix.items()}
-
-
-_BY_START = _stems()
-_WHOLE = frozenset(
-    (
-        *_SPEAKERS.split(),
-        *_READERS.split(),
-        "rot",
-        "base",
-        "hex",
-        "vote",
-        "votes",
-        "note",
-        "nota",
-        "must",
-        "only",
-        "mark",
-        "diem",
-        "puan",
-        "skor",
-        "дай",
-    )
-)
+@cache
+def _stems() -> dict[str, list[tuple[str, int, bool]]]:
+    """The stems with their topics, by their first three letters. The last value: only a complete word matches."""
+    stems: dict[str, list[tuple[str, int, bool]]] = {}
+    for line in (Path(__file__).parent / "noise.txt").read_text(encoding="utf-8").splitlines():
+        name, *words = line.split()
+        for word in words if name in _TOPICS else ():
+            stem = word.removesuffix("$")
+            stems.setdefault(stem[:3], []).append((stem, _TOPICS[name], stem != word))
+    return stems
 
 
 @lru_cache(maxsize=1 << 14)
@@ -121,8 +67,8 @@ def _topic(word: str) -> int:
         forms.append(word.translate(_LOOK_ALIKE))
     topics = 0
     for form in forms:
-        for stem, topic in _BY_START.get(form[:3], ()):
-            if form == stem or (stem not in _WHOLE and form.startswith(stem)):
+        for stem, topic, whole in _stems().get(form[:3], ()):
+            if form == stem or (not whole and form.startswith(stem)):
                 topics |= topic
     return topics
 

@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
 from clawctl.http_client import Client, RequestFailed, proxy_for
@@ -163,35 +165,15 @@ def _fits(value: Any, schema: Any) -> bool:
 
 # ---- refusals and languages ----------------------------------------------------------------------------------------------
 
-_REFUSAL = re.compile(
-    r"(?i)\b("
-    r"i['’]?m (?:very )?sorry,? (?:but )?(?:i|that)|i(?: really)? (?:can['’]?t|cannot|can not|won['’]?t|will not|am unable to)|"
-    r"i(?: am|['’]m) (?:unable|not able|not going) to|i (?:must|have to) (?:decline|refuse)|i decline|as an ai\b|not able to help|"
-    r"ich kann (?:dir|ihnen|das|diese|dabei|dazu|leider|hier)[^.]{0,40}nicht|dabei (?:kann|werde) ich (?:dir |ihnen )?nicht|"
-    r"je ne (?:peux|suis)[^.]{0,20}pas|je refuse|no puedo|lo siento, (?:pero )?no|não posso|non posso|mi dispiace, (?:ma )?non|"
-    r"ik kan (?:je|u|dat)[^.]{0,20}niet|nie mog[ęe])"
-    r"|(?:我|对不起|抱歉|很遗憾)[^。]{0,12}(?:不能|无法|不會|不会)|(?:申し訳|できません|お手伝いでき)|할 수 없|не могу|"
-    r"не буду помогать|لا أستطيع|لا يمكنني"
-)
+_WORDS = yaml.safe_load((Path(__file__).parent / "languages.yaml").read_text(encoding="utf-8"))
+_REFUSAL = re.compile(rf"(?i)\b({'|'.join(_WORDS['refusals'])})|{'|'.join(_WORDS['refusals_without_words'])}")
 _OPENING = 240  # the number of initial characters that are searched for a refusal
 _SCRIPTS = (
     ("ja", re.compile(r"[\u3040-\u30ff]")), ("ko", re.compile(r"[\uac00-\ud7af]")), ("zh", re.compile(r"[\u4e00-\u9fff]")),
     ("ru", re.compile(r"[\u0400-\u04ff]")), ("ar", re.compile(r"[\u0600-\u06ff]")), ("he", re.compile(r"[\u0590-\u05ff]")),
     ("el", re.compile(r"[\u0370-\u03ff]")), ("hi", re.compile(r"[\u0900-\u097f]")), ("th", re.compile(r"[\u0e00-\u0e7f]")),
 )  # fmt: skip
-_FUNCTION_WORDS = {
-    "en": "the and of to is in that it you for are with this was have not be on as can your what will from",
-    "de": "der die das und ist nicht ein eine zu mit den dem sich auf für ich sie es im wird sind auch wie von",
-    "fr": "le la les et est un une des que pour dans pas vous je ce sur avec il sont du au qui ne plus",
-    "es": "el la los las y es un una que de en por para con no se su lo como más pero está son del",
-    "it": "il la le e è un una che di per non con si sono del come più ma nel della gli questo anche lo",
-    "pt": "o a os as e é um uma que de para com não se em por mais como mas do da são você está",
-    "nl": "de het een en is niet van dat op te in voor met zijn je ik er maar ook aan wordt naar",
-    "pl": "i w na nie się jest to z że do jak o ale po co czy tak dla przez są być może",
-    "sv": "och att det är en som på inte för med jag du av den har till ett om kan men",
-    "tr": "ve bir bu için de da ile çok ne değil var olarak daha gibi ben sen ama mi",
-}
-_LANGUAGES = {language: frozenset(words.split()) for language, words in _FUNCTION_WORDS.items()}
+_LANGUAGES = {language: frozenset(words.split()) for language, words in _WORDS["function_words"].items()}
 _WORD = re.compile(r"[^\W\d_]+")
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
 

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from clawctl.config import load_recipe
 from clawctl.environments.asking import Refused, ask
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint

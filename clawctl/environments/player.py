@@ -1,4 +1,4 @@
-"""Plays tasks: one at a time for a suite, or all attempts at many tasks for training.
+"""Plays all attempts at many tasks, for training.
 
 All state is on disk. A worker claims a task by its lock. It writes one line for each episode before the first call, and appends the
 outcome when the episode is over. A killed worker leaves no outcome and no lock, so another worker plays the attempt again. No
@@ -6,7 +6,6 @@ attempt is lost, and none has two outcomes.
 """
 
 import asyncio
-import inspect
 import logging
 import os
 import secrets
@@ -17,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
@@ -25,15 +24,15 @@ from urllib.parse import quote
 import orjson
 
 from clawctl.config import is_stage_of_up
-from clawctl.environments import EPISODE_S, WORST, Environment, EpisodeFailed, Outcome, Split, Task
-from clawctl.environments.asking import Refused
+from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task
 from clawctl.environments.code_version import code_version
+from clawctl.environments.episode import graded
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.backlog import Backlog
 from clawctl.run.capabilities import episode_secret, issue
 from clawctl.run.directory import RunDir, claimed
-from clawctl.run.endings import ENDINGS, MAX_TRIES
+from clawctl.run.endings import MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
 from clawctl.run.feedback import FeedbackFile
@@ -41,98 +40,10 @@ from clawctl.run.outcomes import TRUNCATED, SessionOutcome, by_turn
 
 log = logging.getLogger("play")
 
-_GRACE_S = 60.0  # the time that `play` has to return after the deadline; it may have to compute a verdict
 _LOOK_S = 0.5  # interval between checks of other workers' progress and of the stop signal
 _SERVER_WAIT_S = 600.0  # the longest wait for a restarting server
 _LONGEST_LOG = 16_000  # characters kept of a verdict's log
 _PLAIN = "!#$&'()*+,/:;=?@[] "  # characters of a task's name that a header may hold; all others are percent-encoded
-
-
-# ---- one episode ---------------------------------------------------------------------------------------------------------
-
-
-async def play_task(environment: Environment, task: Task, endpoint: Endpoint) -> Outcome:
-    """Play one episode. If a call is refused because the policy used up its time or context, the outcome is the worst one.
-
-    Raises every other exception of `play`, and TypeError if `play` returns no Outcome.
-    """
-    try:
-        if inspect.iscoroutinefunction(environment.play):
-            outcome = await environment.play(task, endpoint)
-        else:
-            outcome = await _in_thread(partial(environment.play, task, endpoint))
-    except Refused as refused:
-        if refused.used_up is None:
-            raise
-        return _worst(environment, task, refused.used_up, refused)
-    if not isinstance(outcome, Outcome):
-        raise TypeError(f"play returned {type(outcome).__name__}, not an Outcome")
-    return outcome
-
-
-def _worst(environment: Environment, task: Task, ending: str, refused: Refused) -> Outcome:
-    """The outcome of an episode that ended before `play` could grade it: each declared metric is 0, and the reward is `worst`.
-
-    In a suite, an environment that declares no metric `reward` gets none here either.
-    """
-    metrics = getattr(environment, "metrics", None)
-    has_reward = task.split == "train" or metrics is None or "reward" in metrics
-    reward = float(getattr(environment, "worst", WORST)) if has_reward else None
-    parts = dict.fromkeys((name for name in metrics or () if name != "reward"), 0.0)
-    return Outcome(reward, parts, ending=ending, log=str(refused))
-
-
-async def _in_thread(call: Callable[[], Any]) -> Any:
-    """The result of `call`, which runs in its own thread.
-
-    asyncio's pool is too small: it has six threads on two cores, whatever the number of concurrent episodes. The process would also
-    wait for the pool's threads when it ends.
-    """
-    loop = asyncio.get_running_loop()
-    result: asyncio.Future[Any] = loop.create_future()
-
-    def settle(value: Any, error: BaseException | None) -> None:
-        if not result.done():
-            result.set_exception(error) if error is not None else result.set_result(value)
-
-    def work() -> None:
-        value, problem = None, None
-        try:
-            value = call()
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
-            problem = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, value, problem)
-
-    threading.Thread(target=work, daemon=True).start()
-    return await result
-
-
-async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit_s: float) -> Outcome:
-    """The outcome of one episode, including failures and time limits. The table in `clawctl.run.endings` lists the endings."""
-    try:
-        async with asyncio.timeout(limit_s + _GRACE_S) as clock:
-            outcome = await play_task(environment, task, endpoint)
-        return outcome if outcome.ending else replace(outcome, ending="done" if outcome.status == "done" else "environment")
-    except EpisodeFailed as failed:
-        return _failed(task, failed.ending, failed)
-    except Refused as refused:
-        return _failed(task, "server", refused)
-    except TimeoutError as error:
-        cause = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
-        return _failed(task, "environment", cause)
-    except Exception as error:  # noqa: BLE001 - the user's own code
-        told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
-        return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
-
-
-def _failed(task: Task, ending: str, error: Exception) -> Outcome:
-    log.warning("an episode of task %s failed (%s): %s", task.id, ending, error)
-    log.debug("%s", task.id, exc_info=error)
-    return Outcome(status="failed", ending=ending, log=f"{type(error).__name__}: {error}")
-
-
-# ---- a plan --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -146,6 +57,7 @@ class Plan:
     seed: int
     round: int = 0  # a later round plays the same tasks again; its episodes form other groups
     options: Mapping[str, Any] = field(default_factory=dict)  # the environment's options; with others, it is another plan
+    sampling: dict[str, Any] = field(default_factory=dict)  # of the agent's calls, for the record
 
     @cached_property
     def version(self) -> str:
@@ -221,31 +133,21 @@ class Player:
         server: Callable[[], Endpoint],
         parallel: int,
         stop: threading.Event,
-        sampling: dict[str, Any] | None = None,
         redact: Callable[[str], str] = str,
         backlog: Backlog | None = None,
     ) -> None:
         """`server` is called for each episode, because a restarted server may have another address. With a `backlog`, new episodes
         wait while the trainer has enough turns."""
-        self.summary = Summary()
+        self.summary, self.attempts, self.total = Summary(), plan.attempts, len(plan.tasks) * plan.attempts
         self._run, self._plan, self._server, self._stop = run, plan, server, stop
-        self._sampling, self._backlog = sampling or {}, backlog
         self._slots = asyncio.Semaphore(parallel)
         self._played = Played(run, plan.id)
         self._secret, self._specs, self._outcomes = episode_secret(run), SpecFile(run), FeedbackFile(run.feedback)
-        self._redact = redact
+        self._redact, self._backlog = redact, backlog
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._counted: set[tuple[int, int]] = set()  # attempts that are in the summary
-        self._told_full, self._began = False, time.time()
+        self._began = time.time()
         self._claimed = 0  # attempts at claimed tasks that are not over: they run or wait for a slot
-
-    @property
-    def total(self) -> int:
-        return len(self._plan.tasks) * self._plan.attempts
-
-    @property
-    def attempts(self) -> int:
-        return self._plan.attempts
 
     async def play(self, wait_for_others: bool = True) -> Summary:
         """Play the rest of the plan until every attempt is settled or the worker is stopped.
@@ -293,13 +195,13 @@ class Player:
 
     async def _wait_for_capacity(self) -> None:
         """Wait until a new episode may begin."""
+        logged = False
         async with self._slots:  # queued behind the episodes that already wait for a slot
             while self._backlog is not None and not self.training_has_ended() and (why := self._backlog.is_full(self._claimed)):
-                if not self._told_full:
+                if not logged:
                     log.info("waiting: %s", why)
-                self._told_full = True
+                logged = True
                 await asyncio.sleep(_LOOK_S)
-            self._told_full = False
 
     def training_has_ended(self) -> bool:
         """Whether training is over: `clawctl up` started this worker together with a trainer that takes no more turns."""
@@ -357,7 +259,7 @@ class Player:
             session_id=f"{plan.id}-{number}-{attempt}-{secrets.token_hex(4)}", created_at=now, plan=plan.id, environment=plan.name,
             version=plan.version, task_id=quote(task.id, safe=_PLAIN), task_hash=plan.hashes[number], split=task.split,
             seed=plan.seed, number=number, group_id=task.group or f"{plan.id}-{number}", attempt=attempt, attempts=plan.attempts,
-            attempt_try=tries, deadline=now + limit_s, sampling=self._sampling, worker=self._worker,
+            attempt_try=tries, deadline=now + limit_s, sampling=plan.sampling, worker=self._worker,
         )  # fmt: skip
         endpoint = episode_endpoint(self._server(), issue(self._secret, spec), spec)
         self._specs.append(spec)
@@ -422,8 +324,6 @@ async def is_ready(server: Endpoint) -> bool:
     except (RequestFailed, ValueError):
         return False
     if health.get("capture", {}).get("on") is False:
-        raise ClawError(
-            f"the server at {place} does not capture conversations, so no episode can be trained",
-            "start `clawctl serve --intercept`",
-        )
+        problem = f"the server at {place} does not capture conversations, so no episode can be trained"
+        raise ClawError(problem, "start `clawctl serve --intercept`")
     return ready.status == 200

@@ -59,11 +59,8 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
         if stop.is_set():
             break
         plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
-        plan = replace(plan, options=settings.options)
-        player = Player(
-            run, plan, find, settings.parallel, stop, {"temperature": default_sampling(recipe).temperature}, redactor.text,
-            Backlog(run, recipe.train),
-        )  # fmt: skip
+        plan = replace(plan, options=settings.options, sampling={"temperature": default_sampling(recipe).temperature})
+        player = Player(run, plan, find, settings.parallel, stop, redactor.text, Backlog(run, recipe.train))
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)
         summary = asyncio.run(_watched(player, find, not is_worker))
         if player.training_has_ended():

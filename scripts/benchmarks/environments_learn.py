@@ -26,7 +26,7 @@ import yaml
 
 from clawctl.config import load_recipe
 from clawctl.environments import ENVIRONMENTS, Outcome, Split, Task, create
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from clawctl.environments.asking import Refused, ask, new_client
-from clawctl.environments.player import graded
+from clawctl.environments.episode import graded
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.policies import ensure_base_policy

@@ -17,7 +17,8 @@ from clawctl.collect.worker import collect
 from clawctl.config import CollectConfig, Recipe
 from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused, ask
-from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, graded, is_ready, make_plan
+from clawctl.environments.episode import graded
+from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, is_ready, make_plan
 from clawctl.errors import ClawError
 from clawctl.inspect.why import show_why
 from clawctl.privacy.forget import forget

@@ -11,7 +11,8 @@ import pytest
 from clawctl.config import Recipe, TrainConfig, UpConfig
 from clawctl.config.play import PlayConfig
 from clawctl.environments import ENVIRONMENTS, Outcome, Task, create
-from clawctl.environments.player import Player, Summary, make_plan, play_task
+from clawctl.environments.episode import play_task
+from clawctl.environments.player import Player, Summary, make_plan
 from clawctl.environments.worker import play, warn_if_unsolved
 from clawctl.errors import ClawError
 from clawctl.launch.up import up

@@ -14,7 +14,7 @@ from typing import Any
 
 from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered
 from clawctl.intervals import Estimate, estimate

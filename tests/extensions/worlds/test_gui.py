@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from clawctl.environments import EpisodeFailed, Outcome, Task
-from clawctl.environments.player import graded
+from clawctl.environments.episode import graded
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE, Action, action_in, action_of, numbered
 from clawctl.extensions.worlds.gui.browser import NAMES, escapes, playwright_error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clawctl.environments import EpisodeFailed
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds import sandbox
 from clawctl.extensions.worlds.harness import KNOWN, make_harness

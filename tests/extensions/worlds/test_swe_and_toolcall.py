@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clawctl.environments import Environment, Outcome, Task
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
 from clawctl.extensions.worlds.swe.environment import Swe, solve

@@ -6,12 +6,10 @@ to its budget in house.toml. A line of code is one that is not blank, a comment 
 
 import argparse
 import ast
-import io
 import json
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,31 +51,32 @@ class Module:
         return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
     def lines(self) -> int:
         return len(self.text.splitlines())
 
     @cached_property
     def code_lines(self) -> int:
         """Lines that are not blank, a comment, or part of a docstring."""
-        skipped = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-        used: set[int] = set()
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            if token.type not in skipped:
-                used |= set(range(token.start[0], token.end[0] + 1))
-        for node in ast.walk(self.tree):
+        docstrings: set[int] = set()
+        for node in self.nodes:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                used -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        return len(used)
+                docstrings |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        lines = enumerate(self.text.splitlines(), 1)
+        return sum(1 for number, line in lines if number not in docstrings and line.strip() and not line.lstrip().startswith("#"))
 
     def imports(self, known: set[str]) -> Iterator[str]:
         """Modules of clawctl that this one imports when it runs, also inside functions."""
         typing_only = {
             child
-            for node in ast.walk(self.tree)
+            for node in self.nodes
             if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
             for child in ast.walk(node)
         }
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if node in typing_only:
                 continue
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -88,7 +87,7 @@ class Module:
 
     def wide_functions(self) -> Iterator[str]:
         """Functions with more than seven parameters, `self` not counted."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
                 if len([argument for argument in arguments if argument.arg not in ("self", "cls")]) > MANY_PARAMETERS:
@@ -96,7 +95,7 @@ class Module:
 
     def settings_classes(self) -> Iterator[tuple[str, int]]:
         """Classes of recipe settings, with their numbers of fields."""
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.ClassDef) and self.room == "config":
                 yield node.name, sum(isinstance(child, ast.AnnAssign) for child in node.body)
 

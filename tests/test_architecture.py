@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,15 @@ ROOT = Path(clawctl.__file__).parent
 STAGES = {"serve", "collect", "judge", "train", "eval", "inspect"}
 
 
+@cache
+def nodes_of(file: Path) -> Sequence[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text())))
+
+
 def imports_of(file: Path) -> set[str]:
     """Parts of clawctl that `file` imports: {"run_dir", "judge", …}."""
     modules = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module] if node.module != "clawctl" else [f"clawctl.{alias.name}" for alias in node.names]
@@ -69,7 +75,7 @@ SEAMS = (  # modules and packages that an extension may import, besides its own
 
 def modules_imported_by(file: Path) -> set[str]:
     """Full names, without the leading "clawctl.": {"run.directory", "extensions.tinker.sdk", …}."""
-    nodes = list(ast.walk(ast.parse(file.read_text())))
+    nodes = nodes_of(file)
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -187,7 +193,7 @@ def nodes_above_the_disk(kind: type[ast.AST]) -> Iterator[tuple[str, Any]]:
         for file in (ROOT / part).rglob("*.py"):
             if part == "extensions/worlds" and file.name in INSIDE_A_SANDBOX:
                 continue
-            for node in ast.walk(ast.parse(file.read_text())):
+            for node in nodes_of(file):
                 if isinstance(node, kind):
                     yield f"{file.relative_to(ROOT)}:{node.lineno}", node
 
@@ -301,7 +307,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
     """Private ones (`_Request`) are known to their module alone."""
     places: dict[str, list[str]] = {}
     for file in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in nodes_of(file):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}

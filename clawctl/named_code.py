@@ -67,7 +67,7 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
 def _values(recipe: Recipe, key: str) -> list[Any]:
     """The code that a key names: one value, or each file in a list. The name of an engine is not code."""
     section, name = key.split(".")
-    value = getattr(getattr(recipe, section), name)
+    value = getattr(recipe, section)[name]
     if key == "eval.suites":
         return [code for suite in value for code in _code_of(suite)]
     values = value if key == "privacy.finders" else [value]

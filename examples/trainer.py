@@ -36,7 +36,7 @@ class Recorder:
                 numbers.advantages[term.name] = np.full_like(logprobs, batch.advantage(sample))
                 measures.add_loss(term.name, -batch.advantage(sample))
         weights = {term.name: term.weight for term in terms}
-        facts = StepFacts(self.config.method, weights, dict.fromkeys(weights, 1), 0.5, self.config.lr, None, 1.0, None)
+        facts = StepFacts(self.config.method.kind, weights, dict.fromkeys(weights, 1), 0.5, self.config.lr, None, 1.0, None)
         self.steps.append([[sample.turn_id, (sample.teacher_prompt_ids or [None])[-1]] for sample in batch.samples])
         return StepResult(step_row(measures, batch, facts), measures.turns, facts)
 

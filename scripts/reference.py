@@ -14,11 +14,10 @@ from typing import Any
 
 import typer
 import typer.main
-from pydantic import BaseModel
 
 from clawctl.cli import app
 from clawctl.config import Recipe, Section, TrainConfig
-from clawctl.config.train import METHODS_OF
+from clawctl.config.train import UNIONS, kinds_with
 from clawctl.serve.dialects.tables import APIS, MEANING, TABLES, Engine, FieldRow
 from clawctl.serve.images import MAX_BYTES, MAX_IMAGES, MAX_PIXELS, MAX_PIXELS_TOGETHER
 
@@ -74,9 +73,9 @@ def recipes_page() -> str:
     return "\n".join(lines + _section(Recipe, "")).rstrip() + "\n"
 
 
-def _section(section: type[BaseModel], prefix: str) -> list[str]:
+def _section(section: type[Section], prefix: str) -> list[str]:
     rows, below = ["| key | type | default | meaning |", "|---|---|---|---|"], []
-    for name, field in section.model_fields.items():
+    for name, field in section.recipe_keys().items():
         inner = _inner_section(field.annotation)
         default = (
             "required"
@@ -89,9 +88,13 @@ def _section(section: type[BaseModel], prefix: str) -> list[str]:
         )
         several = typing.get_origin(field.annotation) is list
         kind = ("list of sections" if several else "section") if inner else _type_name(field.annotation)
-        methods = METHODS_OF.get(name, ()) if section is TrainConfig else ()
-        meaning = (field.description or "").replace("\n", " ") + " Methods:" * bool(methods) + ",".join(f" `{m}`" for m in methods)
-        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {meaning}{'.' if methods else ''} |")
+        meaning = (field.description or "").replace("\n", " ")
+        for union in UNIONS if section is TrainConfig else ():
+            if kinds := kinds_with(name, union):
+                meaning += (
+                    f" {union.capitalize()}s: {', '.join(f'`{kind}`' for kind in kinds).replace('`other backends`', 'others')}."
+                )
+        rows.append(f"| `{prefix}{name}` | {kind} | {default} | {meaning} |")
         if inner:
             below += ["", f"## `{prefix}{name}`", "", *_section(inner, f"{prefix}{name}.")]
     return rows + below

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from clawctl.config import Recipe, TrainConfig, dump_recipe, load_recipe
+from clawctl.config.methods import Binary
 from clawctl.config.recipe import read_yaml
 from clawctl.errors import ClawError
 from clawctl.run.checksums import sealed_yaml
@@ -38,7 +39,7 @@ def test_options_override_the_recipe_and_unset_options_do_not(tmp_path: Path) ->
     path = tmp_path / "r.yaml"
     path.write_text("train: {method: opd, lr: 0.5}")
     recipe = load_recipe(path, {"train.method": "binary", "train.lr": None, "train.lora.rank": 4})
-    assert (recipe.train.method, recipe.train.lr, recipe.train.lora and recipe.train.lora.rank) == ("binary", 0.5, 4)
+    assert (recipe.train.method.kind, recipe.train.lr, recipe.train.lora and recipe.train.lora.rank) == ("binary", 0.5, 4)
 
 
 def test_every_recipe_in_the_repository_loads() -> None:
@@ -63,7 +64,7 @@ def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget()
 def test_every_key_has_a_description() -> None:
     def undocumented(section: type, prefix: str = "") -> list[str]:
         results = []
-        for name, field in section.model_fields.items():  # type: ignore[attr-defined]
+        for name, field in section.recipe_keys().items():  # type: ignore[attr-defined]
             if not field.description:
                 results.append(prefix + name)
             if hasattr(field.annotation, "model_fields"):
@@ -130,7 +131,7 @@ def test_a_method_is_a_name_or_a_section_with_its_settings() -> None:
 
     section = train(method={"kind": "hybrid", "topk": 8, "weight_opd": 0.5, "teacher": "ema"}, lr=1e-4)
     assert section == train(method="hybrid", topk=8, weight_opd=0.5, teacher="ema", lr=1e-4)
-    assert train(backend={"kind": "local"}) == train(backend="local") == TrainConfig()
+    assert train(backend={"kind": "local", "dtype": "bfloat16"}) == train(backend="local", dtype="bfloat16") != TrainConfig()
     assert load_recipe(None, {"train.method": "opd"}).train == train(method={"kind": "opd"})
 
 
@@ -140,12 +141,14 @@ def test_a_method_is_a_name_or_a_section_with_its_settings() -> None:
         ("{method: binary, topk: 8}", "topk has no effect with method binary; it belongs to opd_topk, combine and hybrid"),
         ("{method: {kind: opd, topk: 8}}", "topk has no effect with method opd; it belongs to opd_topk, combine and hybrid"),
         ("{method: grpo, hint_candidates: 2}", "hint_candidates has no effect with method grpo; it belongs to hybrid"),
-        ("{method: opd, group_size: 8}", "it belongs to grpo, binary, combine and hybrid"),
+        ("{method: opd, group_size: 8}", "it belongs to binary, grpo, combine and hybrid"),
         ("{method: binary, teacher: base}", "teacher has no effect with method binary"),
         ("{method: {kind: hybrid, lr: 1}}", "method hybrid has no setting lr"),
         ("{method: {kind: hybrid, topk: 8}, topk: 4}", "topk is set twice"),
         ("{method: {kind: nothing}}", "train.method: input should be 'binary'"),
         ("{backend: {kind: local, url: x}}", "backend local has no setting url"),
+        ("{method: opd, gap_clip: -1}", "train.gap_clip: input should be greater than 0, not -1"),
+        ("{backend: 3}", "train.backend: input should be a valid string, not 3"),
     ],
 )
 def test_a_setting_that_does_nothing_under_the_method_is_refused_and_its_methods_are_named(
@@ -162,11 +165,30 @@ def test_a_recipe_that_an_older_run_saved_still_loads_and_warns_of_settings_with
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "recipe.yaml"
-    path.write_bytes(sealed_yaml(b"train: {method: binary, topk: null, weight_opd: 1.0, gap_clip: 3.0}\n"))
-    assert load_recipe(path).train.gap_clip == 3.0
+    path.write_bytes(sealed_yaml(b"train: {method: binary, topk: null, weight_opd: 1.0, gap_clip: 3.0, teacher: base}\n"))
+    assert load_recipe(path).train.method == Binary()
     assert [record.getMessage() for record in caplog.records] == [
         "the recipe of this run sets train.gap_clip, which belongs to opd, combine and hybrid, not binary"
     ]
+
+
+def test_a_setting_of_another_backend_is_named_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    recipe = Recipe.model_validate({"train": {"backend": "tinker", "dtype": "bfloat16", "merge": "tree"}})
+    assert recipe == Recipe.model_validate({"train": {"backend": "tinker"}})
+    assert [record.getMessage() for record in caplog.records] == [
+        "the recipe of this run sets train.dtype, which belongs to local and other backends, not tinker"
+    ]
+
+
+def test_a_stored_recipe_has_only_the_settings_of_its_method_and_backend_and_reads_back_the_same() -> None:
+    for train in ({"method": "hybrid", "topk": 8}, {"method": "grpo"}, {"backend": "tinker", "service": {}}, {"backend": "a.py:B"}):
+        recipe = Recipe.model_validate({"train": train})
+        stored = yaml.safe_load(dump_recipe(recipe))
+        assert Recipe.model_validate(stored) == recipe
+        assert ("gap_clip" in stored["train"], "dtype" in stored["train"]) == (
+            train.get("method") != "grpo",
+            "service" not in train,
+        )
 
 
 def test_a_teacher_of_a_custom_loss_is_allowed_with_every_method() -> None:

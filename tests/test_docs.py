@@ -85,7 +85,7 @@ def test_defaults_in_the_readme_and_the_help_equal_those_of_the_code() -> None:
         f"default {recipe.serve.host}",
         f"default {recipe.serve.port}",
         f"default {recipe.judge.votes}",
-        f"default {recipe.train.method}",
+        f"default {recipe.train.method.kind}",
         f"http://{recipe.serve.host}:{recipe.serve.port}/v1",
     ):
         assert claim in " ".join(texts.split()), claim

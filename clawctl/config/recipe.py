@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from clawctl.config.collect import CollectConfig
 from clawctl.config.eval import EvalConfig, GateConfig
@@ -210,10 +210,10 @@ def suggest(key: str, known: Sequence[str]) -> str | None:
     return next(iter(get_close_matches(key, known, n=1)), None)
 
 
-def known_keys(section: type[BaseModel], prefix: str = "") -> list[str]:
+def known_keys(section: type[Section], prefix: str = "") -> list[str]:
     """Return every key that a recipe may have, dotted: ["train.lora.rank", …]."""
     keys = []
-    for name, field in section.model_fields.items():
+    for name, field in section.recipe_keys().items():
         keys.append(prefix + name)
         parts = (field.annotation, *getattr(field.annotation, "__args__", ()))  # X | None contains X
         for inner in (part for part in parts if isinstance(part, type) and issubclass(part, Section)):

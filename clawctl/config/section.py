@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from clawctl.config.explaining import equivalent
@@ -17,9 +18,9 @@ class Section(BaseModel):
 
     def __getitem__(self, name: str) -> Any:
         """Return the setting's value. Raises KeyError with a message that names the right setting, if there is one."""
-        own = type(self).model_fields
+        own = self.settings()
         if name in own:
-            return getattr(self, name)
+            return own[name]
         here = equivalent([name])
         key = (here.key if here is not None else None) or ""
         section, _, field = key.partition(".")
@@ -42,15 +43,24 @@ class Section(BaseModel):
         return default if value is None else value
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in type(self).model_fields
+        return name in self.settings()
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by their names in a recipe."""
+        return dict(self)
+
+    @classmethod
+    def recipe_keys(cls) -> dict[str, FieldInfo]:
+        """The names of the settings in a recipe, with their types and descriptions."""
+        return dict(cls.model_fields)
 
     def _below(self, names: list[str]) -> tuple[Any] | None:
         """Return the value under these names in a tuple, or None if a section on the path is not set or has no such name."""
         section: Any = self
         for name in names:
-            if not isinstance(section, Section) or name not in type(section).model_fields:
+            if not isinstance(section, Section) or name not in section.settings():
                 return None
-            section = getattr(section, name)
+            section = section.settings()[name]
         return (section,)
 
 

@@ -1,30 +1,17 @@
 """Settings of `train:`, how judged turns are trained."""
 
 import logging
-from typing import Any, Literal, Self
+from functools import cache
+from typing import Any, Literal, LiteralString, Self
 
-from pydantic import Field, PositiveFloat, ValidationInfo, model_validator
+from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, ValidationInfo, model_serializer, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from clawctl.config.methods import METHODS, Binary, Combine, Groups, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
 from clawctl.config.section import HttpUrl, Section
-from clawctl.run.rows import HintPlace
 
 log = logging.getLogger("clawctl")
-
-_REWARDS, _HINTS, _BOTH = ("binary", "combine", "hybrid"), ("opd", "opd_topk", "combine", "hybrid"), ("combine", "hybrid")
-# Settings that apply to some methods only. They may be in the method's section or beside it.
-METHODS_OF: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("weight_binary", "weight_opd", "reward_with_hint"), _BOTH),
-    **dict.fromkeys(("advantage", "baseline", "gae_lambda"), _REWARDS),
-    **dict.fromkeys(("group_size", "group_std", "step_wise", "gamma"), ("grpo", *_REWARDS)),
-    "gap_clip": ("opd", *_BOTH),
-    **dict.fromkeys(
-        ("teacher", "teacher_decay", "teacher_model", "teacher_api_key", "earlier_hints", "teach_praised", "hint_place"), _HINTS
-    ),
-    "topk": ("opd_topk", "combine", "hybrid"),
-    **dict.fromkeys(("divergence", "topk_of", "guidance"), ("opd_topk", "combine")),
-    **dict.fromkeys(("hint_choice", "hint_candidates"), ("hybrid",)),
-}
 
 
 class LoraConfig(Section):
@@ -73,94 +60,86 @@ class ServiceConfig(Section):
         return self
 
 
-class TrainConfig(Section):
-    backend: str = "local"
+class Local(Section):
+    kind: str = Field("local", alias="backend")
     """The backend that trains: `local`, on this machine's GPUs or CPUs; `tinker`, a service with Tinker's protocol; `fireworks`;
     an installed package's backend; or your own as `file.py:name`. Also as a section: `{kind: tinker, url: https://…}` with the
     keys of `service`."""
+    merge: Literal["tree", "none"] = "tree"
+    """`tree`: compute what the turns of a session share only once. `none`: each turn is a separate sequence. The numbers are the
+    same, but training is slower."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of the forward pass and of an adapter's frozen base model. Master weights and optimizer are always float32."""
+    tokens_per_microbatch: int = Field(8192, gt=0)
+    """Tokens in one forward and backward pass. A longer session is split between two turns."""
+    gradient_checkpointing: bool = False
+    """Store only each layer's input and recompute the layer in the backward pass. This needs far less memory and about a third more
+    time."""
+    shard: Literal["auto", "none", "full"] = "auto"
+    """Shard weights, gradients and optimizer over the ranks (FSDP2). `auto`: shard if all weights are trained on several GPUs, or
+    if `optimizer_offload` needs it. `none`: each rank holds everything. `full`: always shard."""
+    optimizer_offload: bool = False
+    """Keep master weights, gradients and optimizer in host memory. The GPU then holds only the layer being computed. This has no
+    effect on the CPU."""
+    device_memory_gb: float | None = Field(None, gt=0)
+    """Memory of one training device in GiB, for the estimate before the first step. Unset: read from the device."""
+    ignore_estimate: bool = False
+    """Train even if weights, gradients and optimizer alone exceed the device's memory."""
+    peak_tflops: float | None = Field(None, gt=0)
+    """Peak TFLOPS of the device in the type of the forward pass, for MFU. Unset: taken from a table of known GPUs. For other
+    devices no MFU is reported."""
+    threads: int | None = None
+    """CPU threads of the trainer. Unset: PyTorch decides."""
+
+
+class AtService(Section):
+    kind: str = Field(alias="backend")
     service: ServiceConfig | None = None
     """Settings of the service that trains, for `tinker` and `fireworks`. docs/backends.md describes them."""
     send_conversations: bool = False
     """Allow a backend on other machines. It receives the token ids of the trained conversations, which are their words."""
-    method: Literal["binary", "grpo", "opd", "opd_topk", "combine", "hybrid"] = "combine"
-    """Training method. `binary`: one reward per turn. `grpo`: reward minus the mean reward of its group. `opd`: distil the policy
-    with the hint in its prompt, on the sampled tokens. `opd_topk`: the same as a KL over the likeliest tokens at each position.
-    `combine`: `binary` and `opd` as separate terms. `hybrid`: `binary` and a distillation that selects among several hints. Also
-    as a section with the settings of the method: `{kind: hybrid, topk: 8}`."""
-    weight_binary: float = Field(1.0, ge=0)
-    """Weight of the reward term in `combine` and `hybrid`. Other systems use 0.5. Here each term is a mean of its own, and 1 and 1
-    give their plain sum. AdamW takes nearly the same step with 0.5 and 0.5."""
-    weight_opd: float = Field(1.0, ge=0)
-    """Weight of the distillation term in `combine` and `hybrid`. Other systems use 0.5. Only its ratio to `weight_binary`
-    matters."""
-    reward_with_hint: bool = True
-    """`combine` and `hybrid`: whether a turn with a hint also has the reward term. A hint names the tokens at fault. The reward
-    credits all tokens of an answer, and so also changes traits that only happen to occur together with the wanted one. `false`: a
-    turn with a hint is trained on the hint alone, and its reward is in no baseline."""
-    advantage: Literal["reward", "group", "gae"] = "reward"
-    """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
-    its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""
-    baseline: Literal["none", "mean"] = "none"
-    """Baseline for turns without a group. `none`: nothing is subtracted. `mean`: the running mean reward of turns of the same kind
-    (their `task_id` up to the first `-` or `/`)."""
-    group_size: int = Field(4, ge=2)
-    """Groups: episodes (sessions) with the same `group_id`. A group is trained as a whole, when it has this many episodes or after
-    `batch_wait_s`. A group that `clawctl collect --env` plays is trained when its `--attempts` are over, however long they take."""
-    group_std: bool = True
-    """Groups: also divide by the standard deviation of the group's rewards."""
-    step_wise: bool | Literal["state"] = False
-    """Groups: compare each turn with the turns at the same position in the other episodes, instead of whole episodes. `state`:
-    compare whole episodes, and add a comparison of the turns that were asked in the same state, by what they earned from there
-    on."""
-    gamma: float = Field(0.99, ge=0, le=1)
-    """`gae`, and `step_wise: state`: discount factor per turn."""
-    gae_lambda: float = Field(0.95, ge=0, le=1)
-    """`gae`: how far credit reaches back. It decays by gamma * gae_lambda per turn."""
-    gap_clip: float = Field(2.0, gt=0)
-    """Distillation: log-probability gaps between teacher and policy are clamped to ± this value."""
+
+
+class Installed(Local, AtService):
+    """A backend of an installed package or of a file, which may use all settings."""
+
+
+_OTHER = "other backends"  # the class of other names; another method is an error
+UNIONS: dict[str, dict[str, type[Section]]] = {
+    "backend": {"local": Local, "tinker": AtService, "fireworks": AtService, _OTHER: Installed},
+    "method": {**METHODS, _OTHER: Method},
+}
+
+
+@cache
+def kinds_with(key: str, union: str) -> list[str]:
+    """The methods or backends that have a setting; none if it belongs to all of them."""
+    return [kind for kind, section in UNIONS[union].items() if key in section.model_fields and key != "kind"]
+
+
+def _error(text: LiteralString, **context: Any) -> PydanticCustomError:
+    return PydanticCustomError("train", text, context)
+
+
+def _flat(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with those of the method and of the backend beside their names."""
+    for name in UNIONS.keys() & settings.keys():
+        section = dict(settings[name])
+        settings = {**settings, name: section.pop("kind"), **section}
+    return settings
+
+
+class TrainConfig(Section):
+    """In a recipe, the settings of the method and of the backend stand beside their names: `method: hybrid`, `topk: 8`."""
+
+    backend: Local | AtService | Installed = Local()
+    method: Binary | Grpo | Opd | OpdTopk | Combine | Hybrid = Combine()
     teacher: str = Field("self", pattern=r"^(self|base|ema|https?://\S+)$")
     """Teacher for distillation, which sees the hint. `self`: the policy before the step. `base`: version 0. `ema`: an exponential
-    moving average of the policy. A URL: a vLLM server (`http://host:port/v1`) whose model has the same tokens."""
-    teacher_decay: float = Field(0.99, ge=0, lt=1)
-    """`ema`: share of the average that is kept at each step."""
-    teacher_model: str | None = None
-    """Model name to request from the teacher's URL. Unset: the first model that it serves."""
-    teacher_api_key: str | None = None
-    """API key of the teacher's URL."""
-    earlier_hints: int = Field(0, ge=0, le=64)
-    """Number of hints on earlier turns of the same key that the teacher reads above the turn's own hint. They are the newest ones
-    that came from a person's reply. Without them, learning one wish undoes the others. Use it for wishes that hold for every
-    answer; hints about a single answer mislead the teacher."""
-    teach_praised: bool = False
-    """With `earlier_hints`: also distil turns that people praised, whose teacher then reads the earlier hints alone. For people who
-    say who they are: their wishes are then taught wherever they are recognised, and not only where they complained."""
-    topk: int | None = Field(None, gt=0)
-    """`opd_topk`, `combine`, `hybrid`: number of the policy's likeliest tokens that are compared at each position. Unset: 50 for
-    `opd_topk`, 4 for `hybrid`; `combine` then compares the sampled tokens alone. With a number its distillation is that of
-    `opd_topk`."""
-    divergence: Literal["reverse", "forward"] = "reverse"
-    """`opd_topk`, and `combine` with `topk`: the direction of the KL. `reverse`: KL(policy ‖ teacher). It weighs each token by
-    the policy's probability, so it cannot raise a token that the policy never samples. `forward`: KL(teacher ‖ policy). It weighs
-    by the teacher's probability and also learns tokens that the policy hardly ever samples."""
-    topk_of: Literal["policy", "teacher"] = "policy"
-    """`opd_topk`, and `combine` with `topk`: whose likeliest tokens are compared. A token that only the teacher finds likely is not
-    among those of the policy, and counts with all other tokens together."""
-    guidance: float = Field(1.0, gt=0, le=4)
-    """`opd_topk`, and `combine` with `topk`: the teacher's logits are those without the hint plus this multiple of what the hint
-    changes (classifier-free guidance). Above 1 the policy learns wishes that the model only sometimes follows when it reads them.
-    Any value but 1 costs another pass."""
-    hint_place: HintPlace | Literal["auto"] = "block"
-    """Where the teacher reads a hint. `block`: below the request, as `[user's hint / instruction]` (published for OpenClaw-RL).
-    `line`: at the end of the request. `below`, `above`: in a paragraph of its own. `auto`: the place where the untrained model
-    follows a hint most often. `clawctl play practice` tries them once and records the result; until then, `block`."""
-    hint_choice: Literal["sequence", "token", "shortest"] = "sequence"
-    """`hybrid`: how the hint is selected. `sequence`: the hint whose teacher shares the most likely tokens with the policy over the
-    whole answer. `token`: the same at each token. `shortest`: the shortest hint."""
-    hint_candidates: int = Field(3, gt=0)
-    """`hybrid`: number of different hints that are compared, shortest first."""
+    moving average of the policy. A URL: a vLLM server (`http://host:port/v1`) whose model has the same tokens.
+    `binary` and `grpo` accept it for a custom loss only."""
     batch_turns: int = Field(16, gt=0)
-    """Usable turns per step; see also `batch_wait_s`. Other systems use 32, accumulated 4 times. One person would wait long for 128
-    turns, and only usable turns count here."""
+    """Usable turns per step; see also `batch_wait_s`."""
     batch_wait_s: float = Field(600.0, gt=0)
     """Seconds after which a smaller step is made. It needs `batch_min_turns` turns, and the oldest must have waited this long."""
     batch_min_turns: int = Field(4, gt=0)
@@ -168,24 +147,22 @@ class TrainConfig(Section):
     fair_keys: bool = True
     """Divide each step equally among the API keys that have waiting turns. A key gets more only if other keys leave room."""
     lr: PositiveFloat | Literal["auto"] = 1e-5
-    """Learning rate after warm-up. Other systems use 1e-6 for thousands of steps. A personal run makes tens of steps, in which 1e-6
-    has no visible effect. OpenClaw-RL's own scripts also use 1e-5. An adapter usually tolerates ten times as much. `auto`: each
-    step moves the policy by `movement`, whatever the model's size, the trained weights and the adapter's rank."""
+    """Learning rate after warm-up. A personal run makes tens of steps, in which 1e-6 has no visible effect. An adapter usually
+    tolerates ten times as much. `auto`: each step moves the policy by `movement`, whatever the model's size, the trained weights
+    and the adapter's rank."""
     movement: float = Field(0.05, gt=0)
     """`lr: auto`: KL divergence between the policies after and before a step, in nats a token, measured on its turns. The step is
     scaled until it moves the policy by this much. Warm-up begins with smaller movements, and a batch that is not full moves it in
     proportion to its turns. A step of `opd_topk` goes at most a quarter of the way to the teacher."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps over which the learning rate rises from 0. Other systems use 100, but a personal run is often shorter than that.
-    `clip_grad` bounds the first steps."""
+    """Steps over which the learning rate rises from 0. `clip_grad` bounds the first steps."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's betas. Other systems use the same defaults. OpenClaw-RL's scripts use 0.9 and 0.98."""
+    """AdamW's betas."""
     epsilon: float = Field(1e-8, gt=0)
     """AdamW's epsilon. AdamW divides each gradient by its recent size, so a step on faint evidence is as large as any other. A
     gradient far below epsilon moves its weight less."""
     weight_decay: float = Field(0.01, ge=0)
-    """AdamW's weight decay. Other systems use the same default. OpenClaw-RL's scripts use 0.1, which pulls the weights of a
-    finished model towards zero."""
+    """AdamW's weight decay. A large one pulls the weights of a finished model towards zero."""
     base_pull: float = Field(0.0, ge=0, lt=1)
     """Share of the way to version 0 that the trained weights go back after each step. It removes drift that no turn asks for, so
     that ability lasts through hundreds of steps. What users go on asking for is learned again. A share of 0.01 forgets half in
@@ -227,39 +204,17 @@ class TrainConfig(Section):
     max_staleness: int = Field(8, ge=0)
     """Turns that were sampled more updates ago than this are refused, with the reason. After a refusal or a rollback, updates are
     counted along the lineage: back to the newest common ancestor, then forward from it."""
-    tokens_per_microbatch: int = Field(8192, gt=0)
-    """Tokens in one forward and backward pass. A longer session is split between two turns."""
     longest_turn_tokens: int | None = Field(None, gt=0)
     """A turn with more tokens, prompt and answer together, is never trained; the ledger has its length. Unset: turns are refused
     only if they do not fit into the trainer's memory."""
-    merge: Literal["tree", "none"] = "tree"
-    """`tree`: compute what the turns of a session share only once. `none`: each turn is a separate sequence. The numbers are the
-    same, but training is slower."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of the forward pass and of an adapter's frozen base model. Master weights and optimizer are always float32."""
-    gradient_checkpointing: bool = False
-    """Store only each layer's input and recompute the layer in the backward pass. This needs far less memory and about a third more
-    time."""
-    shard: Literal["auto", "none", "full"] = "auto"
-    """Shard weights, gradients and optimizer over the ranks (FSDP2). `auto`: shard if all weights are trained on several GPUs, or
-    if `optimizer_offload` needs it. `none`: each rank holds everything. `full`: always shard."""
-    optimizer_offload: bool = False
-    """Keep master weights, gradients and optimizer in host memory. The GPU then holds only the layer being computed. This has no
-    effect on the CPU."""
     gpus: list[int] | None = None
     """GPUs of this machine for training, by number. `clawctl train` starts torchrun with one process per GPU."""
-    device_memory_gb: float | None = Field(None, gt=0)
-    """Memory of one training device in GiB, for the estimate before the first step. Unset: read from the device."""
-    ignore_estimate: bool = False
-    """Train even if weights, gradients and optimizer alone exceed the device's memory."""
     max_steps: int | None = None
-    """Total number of steps after which training ends. Unset: training continues as long as there are turns. Other systems use
-    10000."""
+    """Total number of steps after which training ends. Unset: training continues as long as there are turns."""
     keep_checkpoints: int = Field(2, gt=0)
-    """Number of checkpoints to keep. Other systems save one every 100 to 500 steps. Here every step is saved, so that a crash loses
-    no turn."""
+    """Number of checkpoints to keep. Every step is saved, so that a crash loses no turn."""
     keep_turn_records: int = Field(100, ge=0)
     """Number of steps for which the numbers of each trained token are kept, for `clawctl inspect why`. 0: none."""
     trackers: list[Literal["wandb", "tensorboard", "trackio"]] = []
@@ -269,79 +224,114 @@ class TrainConfig(Section):
     """Project name in wandb and trackio. The run has the name of its directory."""
     wandb_mode: Literal["offline", "online"] = "offline"
     """`offline`: write to `train/wandb/` and send nothing; upload it later with `wandb sync`. `online`: send at once."""
-    peak_tflops: float | None = Field(None, gt=0)
-    """Peak TFLOPS of the device in the type of the forward pass, for MFU. Unset: taken from a table of known GPUs. For other
-    devices no MFU is reported."""
     custom_loss: str | None = None
     """Your own loss, as `file.py:name`: `compute_loss(policy_logits, reference_logits, rewards, advantages, config)`, where the
     logits are log-probabilities of the sampled tokens. It replaces the policy loss. clawctl runs the file as it is, so load only
     code that you trust."""
     seed: int = 0
     """Seed for dropout and for the adapter's initial weights."""
-    threads: int | None = None
-    """CPU threads of the trainer. Unset: PyTorch decides."""
 
     @model_validator(mode="before")
     @classmethod
-    def _join_sections(cls, data: Any) -> Any:
-        """Accept `method: {kind: hybrid, topk: 8}` as `method: hybrid` with `topk: 8`."""
+    def _fold(cls, data: Any, info: ValidationInfo) -> Any:
+        """Make the sections of the method and of the backend from the settings beside their names.
+
+        A setting of another method is an error, and a warning in a recipe that an earlier version saved. A setting of another
+        backend is a warning, because `--backend` may select one for any recipe.
+        """
         if not isinstance(data, dict):
             return data
-        joined = dict(data)
-        for name in ("backend", "method"):
-            if not isinstance(section := joined.get(name), dict):
-                continue
-            own = {key: value for key, value in section.items() if key != "kind"}
-            if name == "backend" and own and section.get("kind") != "local":
-                own = {"service": own}
-            elif wrong := next((key for key in own if name == "backend" or key not in METHODS_OF), None):
-                context = {"name": name, "kind": str(section.get("kind")), "key": wrong}
-                raise PydanticCustomError("train", "{name} {kind} has no setting {key}", context)
-            if twice := next((key for key in own if key in data and data[key] != own[key]), None):
-                raise PydanticCustomError(
-                    "train", "{key} is set twice, in the section {name} and beside it", {"key": twice, "name": name}
-                )
-            joined = {**joined, **own}
-            joined.pop(name)
-            if "kind" in section:
-                joined[name] = section["kind"]
-        return joined
+        data = dict(data)
+        for name, union in UNIONS.items():
+            default = cls.model_fields[name].default.kind
+            given = data.pop(name, default)
+            section = dict(given) if isinstance(given, dict | Section) else {"kind": given}
+            kind = section.pop("kind", default)
+            if name == "backend" and kind != "local" and section and isinstance(given, dict):
+                section = {"service": section}
+            if wrong := next((key for key in section if not kinds_with(key, name) and (name, key) != ("method", "teacher")), None):
+                raise _error("{name} {kind} has no setting {key}", name=name, kind=kind, key=wrong)
+            if twice := next((key for key, value in section.items() if data.get(key, value) != value), None):
+                raise _error("{key} is set twice, in the section {name} and beside it", key=twice, name=name)
+            data, own = data | section, {name: kind}
+            chosen = union.get(str(kind), union[_OTHER])
+            for key in [key for key in data if kinds_with(key, name)]:
+                value, kinds = data.pop(key), kinds_with(key, name)
+                if key in chosen.model_fields or chosen is Method:
+                    own[key] = value
+                elif value != union[kinds[0]].model_fields[key].default:
+                    listed = ", ".join(kinds[:-1]) + " and " * (len(kinds) > 1) + kinds[-1]
+                    if name == "method" and not (info.context or {}).get("saved"):
+                        text = "{key} has no effect with method {kind}; it belongs to {listed}"
+                        raise _error(text, key=key, kind=kind, listed=listed)
+                    log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", key, listed, kind)
+            data[name] = chosen.model_validate(own)
+        return data
 
     @model_validator(mode="after")
-    def _check_method(self, info: ValidationInfo) -> Self:
-        """Reject a setting that has no effect with the method. In a recipe that an earlier version saved, only warn."""
-        for name in METHODS_OF.keys() & self.model_fields_set:
-            if not self.uses(name) and getattr(self, name) != type(self).model_fields[name].default:
-                methods = METHODS_OF[name]
-                listed = ", ".join(methods[:-1]) + " and " * (len(methods) > 1) + methods[-1]
-                if not (info.context or {}).get("saved"):
-                    context = {"key": name, "method": self.method, "methods": listed}
-                    raise PydanticCustomError("train", "{key} has no effect with method {method}; it belongs to {methods}", context)
-                log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", name, listed, self.method)
-        return self
-
-    @model_validator(mode="after")
-    def _check_pairs(self) -> Self:
-        if self.teach_praised and not self.earlier_hints:
-            raise PydanticCustomError("train", "teach_praised has no effect without earlier_hints", {})
+    def _check_pairs(self, info: ValidationInfo) -> Self:
+        if self.hints.teach_praised and not self.hints.earlier_hints:
+            raise _error("teach_praised has no effect without earlier_hints")
         if self.lr != "auto" and self.movement != type(self).model_fields["movement"].default:
-            raise PydanticCustomError("train", "movement has no effect unless lr is auto", {})
-        if self.guidance != 1 and self.method == "combine" and self.topk is None:
-            raise PydanticCustomError("train", "guidance has no effect with method combine unless topk is set", {})
+            raise _error("movement has no effect unless lr is auto")
+        if isinstance(self.method, Combine) and self.method.guidance != 1 and self.method.topk is None:
+            raise _error("guidance has no effect with method combine unless topk is set")
+        alone = not self.uses_hints and self.custom_loss is None  # a custom loss may compare with `base`
+        if alone and self.teacher != "self" and not (info.context or {}).get("saved"):
+            raise _error("teacher has no effect with method {method} unless custom_loss is set", method=self.method.kind)
         return self
 
-    def uses(self, name: str) -> bool:
-        """Whether a setting has an effect with the method."""
-        with_reference = self.custom_loss is not None and name == "teacher"  # a custom loss may compare with `base`
-        return name not in METHODS_OF or self.method in METHODS_OF[name] or with_reference
+    @classmethod
+    def recipe_keys(cls) -> dict[str, FieldInfo]:
+        keys = dict(cls.model_fields)
+        for name, union in UNIONS.items():
+            keys[name] = union[_OTHER].model_fields["kind"]
+            keys |= {key: field for section in union.values() for key, field in section.model_fields.items() if key != "kind"}
+        return keys
+
+    def settings(self) -> dict[str, Any]:
+        return _flat(dict(self))
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _flat(dump(self))
+
+    def changed(self, **settings: Any) -> Self:
+        """The same with other settings. Raises ValidationError."""
+        return self.model_validate(self.settings() | settings)
+
+    @property
+    def local(self) -> Local:
+        """The settings of a trainer on this machine, or their defaults with a service."""
+        return self.backend if isinstance(self.backend, Local) else Local()
+
+    @property
+    def service(self) -> ServiceConfig:
+        """The settings of the service that trains, or their defaults."""
+        return (self.backend.service if isinstance(self.backend, AtService) else None) or ServiceConfig()
+
+    @property
+    def groups(self) -> Groups:
+        """The settings of groups, or their defaults with a method that has none."""
+        return self.method if isinstance(self.method, Groups) else Groups()
+
+    @property
+    def rewards(self) -> Rewards:
+        """The settings of the reward term, or their defaults with a method that has none."""
+        return self.method if isinstance(self.method, Rewards) else Rewards()
+
+    @property
+    def hints(self) -> Hints:
+        """The settings of distillation, or their defaults with a method that learns from rewards alone."""
+        return self.method if isinstance(self.method, Hints) else Hints()
 
     @property
     def uses_rewards(self) -> bool:
-        return self.method not in ("opd", "opd_topk")
+        return isinstance(self.method, Groups)
 
     @property
     def uses_hints(self) -> bool:
-        return self.method not in ("binary", "grpo")
+        return isinstance(self.method, Hints)
 
     @property
     def needs_second_model(self) -> bool:
@@ -352,4 +342,4 @@ class TrainConfig(Section):
     @property
     def credit(self) -> Literal["reward", "group", "gae"]:
         """The kind of advantage that the reward term uses."""
-        return "group" if self.method == "grpo" else self.advantage
+        return "group" if isinstance(self.method, Grpo) else self.rewards.advantage

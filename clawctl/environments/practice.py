@@ -79,7 +79,7 @@ class Practice:
         """Read the requests, and find out where the untrained model follows a hint. Raises ClawError."""
         if not recipe.train.uses_hints:
             raise ClawError(
-                f"train.method {recipe.train.method} does not learn from hints",
+                f"train.method {recipe.train.method.kind} does not learn from hints",
                 "set train.method to opd_topk, opd, combine or hybrid",
             )
         self._requests = earlier_requests(run, self._user)[-self._count :]
@@ -88,7 +88,7 @@ class Practice:
             raise ClawError(
                 problem, "talk to the model first; `clawctl collect` publishes requests once they are followed by another"
             )
-        place = recipe.train.hint_place
+        place = recipe.train.hints.hint_place
         self._place = settle_hint_place(run, base_of(server)) if place == "auto" else place
         if not self._anyway:
             self._refuse_costly(base_of(server))

@@ -47,7 +47,7 @@ def _gpu(recipe: Recipe) -> Iterator[Line]:
         cure = "install a build of torch for this driver (`nvidia-smi` shows its CUDA version)"
         yield f"gpu: there is one, but torch cannot use it; {build}; {cure}", True
     else:
-        wanted = recipe.serve.engine == "vllm" or recipe.train.device_memory_gb is not None
+        wanted = recipe.serve.engine == "vllm" or recipe.train.local.device_memory_gb is not None
         yield f"gpu: none; {build}; " + ("this recipe is for a card" if wanted else "serving and training run on the CPU"), wanted
 
 

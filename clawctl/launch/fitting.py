@@ -64,27 +64,27 @@ def _excess(plan: MemoryPlan) -> int:
 
 def _changes(recipe: Recipe, box: Box) -> Iterator[FittingChange]:
     """Changes that reduce memory, the least harmful first."""
-    train, serve, cuda = recipe.train, recipe.serve, bool(box.free)
-    if not train.gradient_checkpointing:
+    train, local, serve, cuda = recipe.train, recipe.train.local, recipe.serve, bool(box.free)
+    if not local.gradient_checkpointing:
         yield FittingChange("train.gradient_checkpointing", True, "stores each layer's input only; a third more time")
-    if cuda and train.dtype != "bfloat16":
+    if cuda and local.dtype != "bfloat16":
         yield FittingChange("train.dtype", "bfloat16", "half of the activations")
-    yield from _smaller("train.tokens_per_microbatch", train.tokens_per_microbatch, 2048, "longer sessions are cut between turns")
+    yield from _smaller("train.tokens_per_microbatch", local.tokens_per_microbatch, 2048, "longer sessions are cut between turns")
     if serve.engine == "transformers":
         yield from _smaller("serve.kv_cache_tokens", serve.kv_cache_tokens, 32768, "of all running conversations together")
     elif serve.engine == "vllm":
         yield from _vllm_changes(recipe)
-    if cuda and train.lora is None and not train.optimizer_offload:
+    if cuda and train.lora is None and not local.optimizer_offload:
         yield FittingChange("train.optimizer_offload", True, "masters, gradients and optimizer are in host memory")
     if train.lora is None:
         yield FittingChange("train.lora", {"rank": 16, "alpha": 32}, "an adapter; all weights do not fit")
-    elif cuda and train.lora.quantize is None and recipe.train.backend == "local":
+    elif cuda and train.lora.quantize is None and train.backend.kind == "local":
         yield FittingChange("train.lora.quantize", "nf4", "the trainer's frozen base in 4 bits; needs bitsandbytes")
     if train.lora is not None:
         yield from _smaller("train.lora.rank", train.lora.rank, 8, "smaller versions")
     if serve.pinned_versions > 1:
         yield FittingChange("serve.pinned_versions", 1, "fewer versions beside the live one")
-    yield from _smaller("train.tokens_per_microbatch", train.tokens_per_microbatch, 512, "longer sessions are cut between turns")
+    yield from _smaller("train.tokens_per_microbatch", local.tokens_per_microbatch, 512, "longer sessions are cut between turns")
     if serve.engine == "transformers":
         yield from _smaller("serve.kv_cache_tokens", serve.kv_cache_tokens, 8192, "of all running conversations together")
 

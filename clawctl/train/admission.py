@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from clawctl.config import TrainConfig
+from clawctl.config.methods import Both, Hints, Hybrid
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed_tokens import Allowed, unpack
 from clawctl.run.hint_places import PUBLISHED
@@ -81,13 +82,13 @@ class Admission:
         if (episode := turn.episode or {}).get("hint") is not None:
             return self._practised(stem, turn, str(episode["hint"]), episode.get("hint_place"), version)
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
-        if self.config.teach_praised and earlier and not hints and (earned.value or 0) > 0:
+        if self.config.hints.teach_praised and earlier and not hints and (earned.value or 0) > 0:
             hints, earlier = [earlier[-1]], earlier[:-1]
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         self._check_images(turn)
         prompts = [ids for hint in hints if (ids := self._teacher_prompt(turn, hint, earlier)) is not None]
-        if prompts and self.config.uses("reward_with_hint") and not self.config.reward_with_hint:
+        if prompts and isinstance(method := self.config.method, Both) and not method.reward_with_hint:
             reward = None
         if hints and not prompts:
             if reward is None:
@@ -134,12 +135,13 @@ class Admission:
 
     def _hints(self, verdict: Verdict) -> list[str]:
         """Return the hints for the method's teachers: all different ones, shortest first, if the method selects among them."""
-        if not self.config.uses_hints:
+        method = self.config.method
+        if not isinstance(method, Hints):
             return []
-        if self.config.method != "hybrid":
+        if not isinstance(method, Hybrid):
             return [verdict.hint] if verdict.hint else []
         result = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
-        return sorted(result, key=len)[: self.config.hint_candidates]
+        return sorted(result, key=len)[: method.hint_candidates]
 
     def _teacher_prompt(self, turn: Turn, hint: str, earlier: Sequence[str]) -> list[int] | None:
         """Return the turn's prompt with a hint, and with as many of the earlier hints as fit into the context."""

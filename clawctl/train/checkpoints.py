@@ -89,14 +89,14 @@ def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, s
         version=batch.step,
         parent=batch.version,
         step=batch.step,
-        method=recipe.train.method,
+        method=recipe.train.method.kind,
         kind="adapter" if recipe.train.lora is not None else "full",
         base_model=recipe.model.path,
         turns=[sample.turn_id for sample in batch.samples],
         canary=snapshot.canary,
         metrics=policy_metrics(row),
         created_at=row["time"],
-        hint_place=used_hint_place(run, recipe.train.hint_place) if recipe.train.uses_hints else None,
+        hint_place=used_hint_place(run, recipe.train.hints.hint_place) if recipe.train.uses_hints else None,
     )
     turns = by_stem(batch.samples)
     state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}

@@ -74,7 +74,9 @@ class Feed:
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
         self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(config, texts, own, plain, reader, run.images, partial(used_hint_place, run, config.hint_place))
+        self.admission = Admission(
+            config, texts, own, plain, reader, run.images, partial(used_hint_place, run, config.hints.hint_place)
+        )
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -99,7 +101,7 @@ class Feed:
         # Marks of waiting turns with their owners; None: must be recomputed
         self._waiting_marks: dict[int, str] | None = None
         self._to_skip: list[tuple[Sample, str]] = []  # turns to be entered as skipped, with the reason
-        self._changes, self._earlier_hints = Changes(), EarlierHints(config.earlier_hints if config.uses_hints else 0)
+        self._changes, self._earlier_hints = Changes(), EarlierHints(config.hints.earlier_hints)
         self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
 

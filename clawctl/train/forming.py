@@ -66,7 +66,7 @@ class Forming:
         unit = self._units.setdefault(name, _Unit())
         self._seen = unit.seen = self._seen + 1
         unit.group = turn.user, turn.group_id or ""
-        state = state_of(turn) if self.config.step_wise == "state" else None
+        state = state_of(turn) if self.config.groups.step_wise == "state" else None
         unit.earned.append(TurnReward(turn.turn_id, turn.session_id, turn.parent_turn_id, turn.turn_index, reward, outcome, state))
         unit.answered.add(turn.parent_turn_id)
         unit.open_ends.discard(turn.parent_turn_id or "")
@@ -132,13 +132,13 @@ class Forming:
             played = self._ratings.groups.is_complete(*unit.group, sessions, waited_s)
             if played is not None:
                 return played
-        return len(sessions) >= self.config.group_size or waited_s >= self.config.batch_wait_s
+        return len(sessions) >= self.config.groups.group_size or waited_s >= self.config.batch_wait_s
 
     def _credits(self, unit: _Unit) -> dict[str, float]:
-        config = self.config
-        if config.credit == "group":
-            return group_credits(unit.earned, config.group_std, config.step_wise, config.gamma)
-        return session_credits(unit.earned, config.gamma, config.gae_lambda)
+        groups, rewards = self.config.groups, self.config.rewards
+        if self.config.credit == "group":
+            return group_credits(unit.earned, groups.group_std, groups.step_wise, groups.gamma)
+        return session_credits(unit.earned, rewards.gamma, rewards.gae_lambda)
 
     def _credited(self, turn: Waiting, credit: float | None) -> Waiting | None:
         """Return the turn with its credit, or None if there is nothing left to train, which is counted."""

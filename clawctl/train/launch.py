@@ -13,7 +13,7 @@ from clawctl.trainers import TRAINERS, TrainingBackend
 
 def backend_of(recipe: Recipe) -> TrainingBackend:
     """Return the implementation that `train.backend` names. Raises ClawError."""
-    return TRAINERS.load(recipe.train.backend, "train.backend")
+    return TRAINERS.load(recipe.train.backend.kind, "train.backend")
 
 
 def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:

@@ -149,7 +149,7 @@ class Session:
         assert row is not None
         with timing.clock("checkpoint"):
             snapshot = self.trainer.publish(batch.step, run.beside_checkpoints(batch.step, "sharded"))
-            if recipe.train.baseline == "mean":
+            if recipe.train.rewards.baseline == "mean":
                 self.baselines.update(batch.samples)
             self.version = batch.step
             about = {"baselines": self.baselines.means}

@@ -100,9 +100,11 @@ def open_remote_teacher(config: TrainConfig) -> RemoteTeacher | None:
     if not config.teacher.startswith("http"):
         return None
     if likeliest(config) is not None:
-        problem = f"train.method {config.method} compares whole distributions here, which a teacher behind a URL does not return"
+        problem = (
+            f"train.method {config.method.kind} compares whole distributions here, which a teacher behind a URL does not return"
+        )
         raise ClawError(problem, "use train.teacher self, base or ema, or train.method opd or combine without train.topk", 2)
-    return RemoteTeacher(config.teacher, config.teacher_model, config.teacher_api_key)
+    return RemoteTeacher(config.teacher, config.hints.teacher_model, config.hints.teacher_api_key)
 
 
 def with_teacher_logprobs(batch: Batch, answers: list[tuple[float, ...] | str | None]) -> tuple[Batch, dict[str, str]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from clawctl.config import ServiceConfig, TrainConfig
+from clawctl.config.train import AtService
 from clawctl.errors import ClawError
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir
@@ -63,9 +64,9 @@ class Spending:
 
     def pay(self, batch: Batch) -> float | None:
         """Record a step that is about to be sent and return its cost. Above the limit, raises ClawError and records nothing."""
-        if self.config.backend == "local" or not self.config.send_conversations:
+        if not isinstance(backend := self.config.backend, AtService) or not backend.send_conversations:
             return None
-        service = self.config.service or ServiceConfig()
+        service = self.config.service
         usage = usage_of(batch, self.config)
         cost, spent = usage.cost(service), self.total
         if not self._shown:
@@ -77,7 +78,7 @@ class Spending:
                 f"step {batch.step} would cost about {cost:.4g}, and {spent:.4g} of the limit of {service.limit:g} is spent",
                 "raise train.service.limit; the turns stay available",
             )
-        sent = {"step": batch.step, "time": time.time(), "to": service.url or self.config.backend}
+        sent = {"step": batch.step, "time": time.time(), "to": service.url or backend.kind}
         line = {**sent, "prefill_tokens": usage.prefill, "train_tokens": usage.train, "cost": cost}
         append_lines(self.run.spending, [sealed(orjson.dumps(line))])
         return cost

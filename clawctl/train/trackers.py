@@ -12,6 +12,7 @@ from clawctl.run.directory import RunDir
 from clawctl.train.measures import QUANTILES
 
 log = logging.getLogger("clawctl.train")
+_KEYS: dict[str, Any] = {"method": {"teacher_api_key"}, "backend": {"service": {"api_key"}}}  # not sent to trackers
 
 
 class Tracker(Protocol):
@@ -97,7 +98,7 @@ class Wandb:
             resume="allow",
             mode=config.wandb_mode,
             dir=str(run.train),
-            config=config.model_dump(mode="json", exclude={"teacher_api_key": True, "service": {"api_key"}}),
+            config=config.model_dump(mode="json", exclude=_KEYS),
             settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
         )
 
@@ -140,7 +141,7 @@ class Trackio:
         trackio.init(
             project=config.tracker_project,
             name=run.root.name,
-            config=config.model_dump(mode="json", exclude={"teacher_api_key": True, "service": {"api_key"}}),
+            config=config.model_dump(mode="json", exclude=_KEYS),
             resume="allow",
         )
 

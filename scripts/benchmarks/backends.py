@@ -169,7 +169,7 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
     lora = recipe.train.lora
     assert lora is not None
     with ExitStack() as stack:
-        if recipe.train.topk is None:
+        if recipe.train.method.kind not in ("opd_topk", "hybrid"):
             opened = stack.enter_context(TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None))
         else:
             opened = ServiceTrainer(recipe, _naming_service(recipe))
@@ -186,7 +186,7 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
         stale = [[min(0.0, value + draw.uniform(-0.1, 0.1)) for value in values] for values in policy]
         batch = Batch(1, [replace(s, logprobs=values) for s, values in zip(samples, stale, strict=True)], parent=0)
         ours, change = local_change(recipe, first, batch)
-        merge = {"train": recipe.train.model_copy(update={"merge": "none"})}
+        merge = {"train": recipe.train.changed(merge="none")}
         _, other = local_change(recipe.model_copy(update=merge), first, batch)
         theirs = service.step(batch)
         assert theirs.row is not None, theirs.problem
@@ -320,7 +320,7 @@ def _train(run: RunDir, recipe: Recipe, kill_at: int | None) -> None:
     from clawctl.extensions.tinker.trainer import ServiceTrainer
     from clawctl.train.loop import run_training
 
-    kind: type[Service] = FireworksService if recipe.train.backend == "fireworks" else Service
+    kind: type[Service] = FireworksService if recipe.train.backend.kind == "fireworks" else Service
     passed = 0
 
     class Mortal(kind):  # type: ignore[misc, valid-type]

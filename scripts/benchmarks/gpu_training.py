@@ -84,7 +84,7 @@ def samples_of(training: Training, turns: Sequence[Turn]) -> list[Sample]:
 def logprobs_of(training: Training, samples: Sequence[Sample]) -> list[Tensor]:
     branches, policy = turn_branches(samples), training.policy
     result: dict[int, Tensor] = {}
-    for group in share_out(branches, policy.merge, training.config.tokens_per_microbatch).groups:
+    for group in share_out(branches, policy.merge, training.config.local.tokens_per_microbatch).groups:
         batch = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         result.update(zip(group, policy.logprobs(batch).split(batch.lengths), strict=True))
     return [result[index] for index in range(len(samples))]
@@ -239,7 +239,7 @@ def out_of_memory(bench: Bench) -> None:
         result = train_step(training, Batch(1, samples))
         bench.add("steps_lost", float(result.row is None), "steps")
         bench.add("turns_lost", float(len(samples) - (result.row or {"turns": 0})["turns"]), "turns")
-        bench.add("tokens_a_microbatch_afterwards", training.config.tokens_per_microbatch, "tokens")
+        bench.add("tokens_a_microbatch_afterwards", training.config.local.tokens_per_microbatch, "tokens")
         (prompt, completion), *_ = make_session(2, long, SPOKEN, 99)
         whole = Sample("long", "a", "", prompt, completion, [-7.0] * len(completion), 1.0, 0, 1.0, None)
         result = train_step(training, Batch(2, [*samples, whole]))

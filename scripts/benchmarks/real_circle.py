@@ -74,7 +74,7 @@ class Circle:
     @cached_property
     def place(self) -> HintPlace:
         """Where practice will put hints. `auto` tries the places, unless this run has a record."""
-        chosen = self.recipe.train.hint_place
+        chosen = self.recipe.train.hints.hint_place
         return settle_hint_place(self.run, self.endpoint(0)) if chosen == "auto" else chosen
 
     @cached_property

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from clawctl.config import load_recipe
 from clawctl.run.hint_places import with_hint
 from clawctl.run.rows import HintPlace
+from clawctl.train.advantages import likeliest
 from scripts.benchmarks.real_circle import MAX_TOKENS, NOTES, PAST, RECIPE, lines
 from scripts.benchmarks.table import Row
 
@@ -37,7 +38,7 @@ def topk_rows(names: list[str]) -> list[Row]:
 @torch.no_grad()
 def _covered(model: Any, tokenizer: Any, recipe: Any, request: str, note: str) -> torch.Tensor:
     """[T, 3]: the teacher's probability of its own k likeliest tokens, of the policy's, and of both, at each position."""
-    temperature, k = recipe.serve.temperature, recipe.train.topk
+    temperature, k = recipe.serve.temperature, likeliest(recipe.train)
     plain = [{"role": "user", "content": request}]
     prompts = [
         tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True).input_ids

@@ -19,7 +19,7 @@ import yaml
 from transformers import AutoModelForCausalLM
 
 from clawctl.config import Recipe
-from clawctl.config.train import METHODS_OF
+from clawctl.config.train import kinds_with
 from clawctl.inspect.wanted import Pulls
 from clawctl.run.complaints import JudgedAnswer
 from clawctl.run.rows import Turn, Verdict
@@ -94,7 +94,7 @@ class World:
         self._waiting: list[Sample] = []
         self._next, self._calls, self.asked = 0, 0, 0
         self.reactions: list[JudgedAnswer] = []  # next states
-        self._changes, self._earlier = Changes(), EarlierHints(recipe.train.earlier_hints if recipe.train.uses_hints else 0)
+        self._changes, self._earlier = Changes(), EarlierHints(recipe.train.hints.earlier_hints)
         self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # pulls of the hints, by key
         self._keys: dict[str, str] = {}  # by turn
 
@@ -130,7 +130,7 @@ class World:
         result = self.trainer.step(Batch(step, samples, parent=self.version, depth=step, baselines=baselines))
         if result.row is None:
             raise SystemExit(f"step {step}: {result.problem}")
-        if config.baseline == "mean":
+        if config.rewards.baseline == "mean":
             self._baselines.update(samples)
         for turn_id, numbers in result.turns.items():
             if numbers.pulls:
@@ -249,7 +249,7 @@ def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
         raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (35 minutes on two idle cores)")
     sections = yaml.safe_load(RECIPE.read_text())
     method = changes.get("method", sections["train"]["method"])
-    own = {name: value for name, value in sections["train"].items() if method in METHODS_OF.get(name, (method,))}
+    own = {name: value for name, value in sections["train"].items() if method in (kinds_with(name, "method") or [method])}
     sections |= {"model": {**sections["model"], "path": str(model)}, "train": {**own, **changes}}
     return Recipe.model_validate(sections)
 

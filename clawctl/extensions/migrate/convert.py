@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from clawctl.config.recipe import Recipe, known_keys, read_yaml, set_nested
 from clawctl.config.section import key_at
-from clawctl.config.train import METHODS_OF, TrainConfig
+from clawctl.config.train import TrainConfig, kinds_with
 from clawctl.errors import ClawError
 from clawctl.extensions.migrate.keys import OurKey, Settings, find_elsewhere
 
@@ -181,6 +181,7 @@ def _with_values(lines: list[ConvertedKey], settings: Settings) -> list[Converte
             wrong.setdefault(key_at([part for part in problem["loc"] if not isinstance(part, int)]), problem["msg"])
         values = nested
     defaults = Recipe.model_validate({"train": {"lora": {}}}).model_dump(mode="json")
+    defaults["train"] = {name: field.default for name, field in TrainConfig.recipe_keys().items()} | defaults["train"]
     checked = []
     for line in lines:
         keys = [part.split(" (")[0] for part in line.new.split(", ") if part.split(" (")[0] in settings]
@@ -201,8 +202,9 @@ def _checked_method(line: ConvertedKey, settings: Settings) -> ConvertedKey:
     """Return the line, or the reason why its setting has no effect with the method. That setting is then removed from
     `settings`.
     """
-    method = settings.get("train.method", TrainConfig().method)
-    if line.new not in settings or method in METHODS_OF.get(line.new.removeprefix("train."), (method,)):
+    method = settings.get("train.method", TrainConfig().method.kind)
+    methods = kinds_with(line.new.removeprefix("train."), "method")
+    if line.new not in settings or method in methods or not methods:
         return line
     del settings[line.new]
     return ConvertedKey(line.old, line.value, "dropped", f"it has no effect with train.method {method}")

@@ -6,7 +6,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from clawctl.config import Recipe, ServiceConfig, without_telemetry
+from clawctl.config import Recipe, without_telemetry
+from clawctl.config.methods import Distributions
+from clawctl.config.train import AtService
 from clawctl.errors import ClawError
 from clawctl.memory import PROCESS, Needs
 from clawctl.train.advantages import likeliest
@@ -25,7 +27,7 @@ class ServiceBackend:
 
     def estimate(self, recipe: Recipe, gpus: str | None, processes: int | None) -> list[str]:
         check(recipe)
-        price = (recipe.train.service or ServiceConfig()).price
+        price = recipe.train.service.price
         if price is None:
             return ["Nothing is computed on this machine.", "Set train.service.price to see what a step costs."]
         hints, k = recipe.train.uses_hints, likeliest(recipe.train) or 0
@@ -76,26 +78,25 @@ FIREWORKS = ServiceBackend("fireworks", ["fireworks", "pyqwest"], _fireworks)  #
 def check(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) for a recipe that a service cannot carry out exactly."""
     config, lora = recipe.train, recipe.train.lora
-    backend, fireworks = config.backend, config.backend == "fireworks"
-    if not config.send_conversations:
+    backend, method, fireworks = config.backend.kind, config.method.kind, config.backend.kind == "fireworks"
+    place = config.service.url or "the service"
+    if not (isinstance(config.backend, AtService) and config.backend.send_conversations):
         raise ClawError(
-            f"--backend {backend} sends conversations to {_place(config.service)}, and train.send_conversations is not set",
+            f"--backend {backend} sends conversations to {place}, and train.send_conversations is not set",
             "read docs/privacy.md, then set train.send_conversations: true",
             2,
         )
     refused = {
         "all weights: it trains adapters": lora is None,
-        f"train.method {config.method} over the likeliest tokens: its SDK advises against its sampler's logprobs": fireworks
+        f"train.method {method} over the likeliest tokens: its SDK advises against its sampler's logprobs": fireworks
         and likeliest(config),
-        f"train.teacher base with train.method {config.method}: it scores the base model on the sampled tokens only": likeliest(
-            config
-        )
+        f"train.teacher base with train.method {method}: it scores the base model on the sampled tokens only": likeliest(config)
         and config.teacher == "base",
         "train.custom_loss, which needs logits": config.custom_loss is not None,
         "train.lr auto, which changes weights directly": config.lr == "auto",
         "train.base_pull, which changes weights directly": bool(config.base_pull),
         "train.kl_budget, which needs logits": config.kl_budget is not None,
-        "train.guidance, which needs logits": config.guidance != 1,
+        "train.guidance, which needs logits": isinstance(config.method, Distributions) and config.method.guidance != 1,
         "train.teacher ema: the average of earlier weights is not on the service": config.uses_hints and config.teacher == "ema",
         "dropout: set train.lora.dropout: 0": lora is not None and lora.dropout > 0,
         "train.lora.rslora": lora is not None and lora.rslora,
@@ -107,7 +108,3 @@ def check(recipe: Recipe) -> None:
         if is_set:
             fix = "set train.lora.rank" if lora is None else "change the recipe (docs/backends.md), or use --backend local"
             raise ClawError(f"--backend {backend} cannot train {what}", fix, 2)
-
-
-def _place(service: ServiceConfig | None) -> str:
-    return (service.url if service is not None else None) or "the service"

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Literal, TypeVar
 from urllib.request import urlopen
 
-from clawctl.config import Recipe, ServiceConfig, TrainConfig
+from clawctl.config import Recipe, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.extensions.tinker.adapter import members_of
 from clawctl.extensions.tinker.patience import patient
@@ -27,7 +27,7 @@ class Service:
 
     def __init__(self, recipe: Recipe) -> None:
         """Raises ClawError if the service does not answer or does not offer the base model."""
-        self.recipe, self.settings = recipe, recipe.train.service or ServiceConfig()
+        self.recipe, self.settings = recipe, recipe.train.service
         self.base_model = self.settings.base_model or recipe.model_path
         self.sdk, errors = self.load_sdk()
         self.errors: tuple[type[Exception], ...] = (*errors, OSError, ValueError)  # a failed request is a ValueError in the SDKs

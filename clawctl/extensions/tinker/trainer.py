@@ -19,7 +19,7 @@ import orjson
 import torch
 from torch import Tensor
 
-from clawctl.config import Recipe, ServiceConfig
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.extensions.tinker.adapter import files_of
 from clawctl.extensions.tinker.scores import ScoredTurn, score_turns
@@ -61,7 +61,7 @@ class ServiceTrainer:
 
     def __init__(self, recipe: Recipe, service: Service) -> None:
         self.recipe, self.service = recipe, service
-        self.settings = recipe.train.service or ServiceConfig()
+        self.settings = recipe.train.service
         self._client: RemoteAdapter | None = None
         self._tokenizer: Any = None
 
@@ -116,7 +116,8 @@ class ServiceTrainer:
         measures.computed_tokens = sum(len(one.ids) for one in (*scores.read, *(sequence for sequence, _, _ in sent)))
         measures.sequence_tokens = measures.computed_tokens
         weights = {term.name: term.weight for term in objective.terms}
-        facts = StepFacts(config.method, weights, objective.counts, norm, lr, None, config.clip_grad, asdict(correction_of(config)))
+        method, correction = config.method.kind, asdict(correction_of(config))
+        facts = StepFacts(method, weights, objective.counts, norm, lr, None, config.clip_grad, correction)
         return StepResult(step_row(measures, batch, facts), measures.turns, facts)
 
     def _slopes(self, objective: Objective, turns: Sequence[ScoredTurn], measures: Measures) -> list[list[Tensor]]:
@@ -158,7 +159,7 @@ class ServiceTrainer:
 
     @property
     def _method(self) -> str:
-        return self.recipe.train.method
+        return self.recipe.train.method.kind
 
 
 def size_of(slope_T: Tensor, logprobs_T: Tensor) -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clawctl.config import TrainConfig
+from clawctl.config.methods import Both, Combine, Hybrid, Opd, OpdTopk
 from clawctl.train.advantages.off_policy import clip_of
 from clawctl.train.sample import Sample
 
@@ -71,26 +72,25 @@ class Term:
 
 def terms_of(config: TrainConfig) -> list[Term]:
     """Return the terms of the recipe's method."""
-    hint = _hint_signal(config)
-    match config.method:
-        case "binary" | "grpo":  # the difference is in `credit`
-            return [Term(config.method, 1.0, Reward())]
-        case "opd" | "opd_topk":
-            return [Term(config.method, 1.0, hint)]
-        case _:  # a turn may have both: the reward penalises the whole answer, the hint identifies the tokens at fault
-            return [Term("binary", config.weight_binary, Reward()), Term("opd", config.weight_opd, hint)]
+    method, hint = config.method, _hint_signal(config)
+    if hint is None:  # `binary` and `grpo` differ in `credit`
+        return [Term(method.kind, 1.0, Reward())]
+    if isinstance(method, Both):  # a turn may have both: the reward penalises the whole answer, the hint the tokens at fault
+        return [Term("binary", method.weight_binary, Reward()), Term("opd", method.weight_opd, hint)]
+    return [Term(method.kind, 1.0, hint)]
 
 
-def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap:
-    match config.method:
-        case "opd_topk":
-            return Divergence(config.topk or 50, config.divergence == "forward", config.topk_of == "teacher")  # 50 as OpenClaw-RL
-        case "combine" if config.topk is not None:
-            return Divergence(config.topk, config.divergence == "forward", config.topk_of == "teacher")
-        case "hybrid":
-            return Overlap(config.topk or 4, config.hint_choice, config.gap_clip, *clip_of(config, "hybrid"))
+def _hint_signal(config: TrainConfig) -> Gap | Divergence | Overlap | None:
+    match method := config.method:
+        case OpdTopk() | Combine(topk=int()):
+            k = method.topk or 50  # as OpenClaw-RL
+            return Divergence(k, method.divergence == "forward", method.topk_of == "teacher")
+        case Hybrid():
+            return Overlap(method.topk or 4, method.hint_choice, method.gap_clip, *clip_of(config, "hybrid"))
+        case Opd() | Combine():
+            return Gap(method.gap_clip)
         case _:
-            return Gap(config.gap_clip)
+            return None
 
 
 def likeliest(config: TrainConfig) -> int | None:

@@ -26,10 +26,10 @@ class LocalBackend:
         local_processes = processes or (
             len(requested) if isinstance(requested, list) else torch.cuda.device_count() if requested == "all" else 1
         )
-        if recipe.train.threads is not None:
-            torch.set_num_threads(recipe.train.threads)
+        if recipe.train.local.threads is not None:
+            torch.set_num_threads(recipe.train.local.threads)
         cuda = processes is None and (
-            torch.cuda.is_available() or recipe.train.device_memory_gb is not None or requested is not None
+            torch.cuda.is_available() or recipe.train.local.device_memory_gb is not None or requested is not None
         )
         device = torch.device("cuda" if cuda else "cpu")
         return forecast(recipe, Ranks(0, max(1, local_processes) * nodes().count, device)).lines()
@@ -74,8 +74,8 @@ class LocalBackend:
         if is_rank() and (request := die_with_parent(os.getppid())) is not None:
             request()  # without torchrun the ranks would go on, and keep the lock of the trainer that follows them
         transformers_logging.disable_progress_bar()
-        if recipe.train.threads is not None:
-            torch.set_num_threads(recipe.train.threads)
+        if recipe.train.local.threads is not None:
+            torch.set_num_threads(recipe.train.local.threads)
         with ExitStack() as leaving:
             ranks = join_ranks(rank, world, local_rank)
             leaving.callback(leave_ranks)

@@ -34,4 +34,4 @@ def taught_in_policy_pass(config: TrainConfig, policy: PolicyModel, samples: Seq
     own, teachers = turn_branches(samples), teacher_branches(hinted)
     together = tokens_in([*own, *teachers])
     less_work = 3 * (together - tokens_in(own)) < tokens_in(teachers)
-    return {sample.turn_id for sample in hinted} if less_work and together <= config.tokens_per_microbatch else set()
+    return {sample.turn_id for sample in hinted} if less_work and together <= config.local.tokens_per_microbatch else set()

@@ -59,7 +59,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> OwnLoss | None:
     if config.custom_loss is None:
         return None
     if likeliest(config) is not None:
-        problem = f"train.custom_loss gets no advantages with method {config.method}, which compares distributions"
+        problem = f"train.custom_loss gets no advantages with method {config.method.kind}, which compares distributions"
         raise ClawError(problem, "use binary, grpo, opd or combine", 2)
     function = load_function(config.custom_loss, "train.custom_loss", LOSS, LOSS_STREAMS)
     parameters = parameters_by_name(function, LOSS_STREAMS)
@@ -68,7 +68,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> OwnLoss | None:
     reference = next((name for name, stream in streams.items() if stream == "reference"), None)
     loss = OwnLoss(function, streams, reference is not None and _reads(function, reference), parameters is None)
     if loss.takes("teacher", "hinted") and not config.uses_hints:
-        raise ClawError(f"{config.custom_loss} needs a teacher, and method {config.method} has none", "use opd or combine", 2)
+        raise ClawError(f"{config.custom_loss} needs a teacher, and method {config.method.kind} has none", "use opd or combine", 2)
     if isinstance(function, FunctionType):
         function.__globals__.setdefault("compute_gae", lambda rewards, *others, **named: loss.gae[0])
     try:

@@ -70,9 +70,9 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     result = _estimate(shape, config, ranks)
     fits = memory is None or result.total <= memory
     name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" and torch.cuda.is_available() else None
-    peak = peak_flops(name, config.peak_tflops)
+    peak = peak_flops(name, config.local.peak_tflops)
     if peak is None and ranks.device.type == "cpu":
-        peak = measured_flops(torch.bfloat16 if config.dtype == "bfloat16" else torch.float32)
+        peak = measured_flops(torch.bfloat16 if config.local.dtype == "bfloat16" else torch.float32)
     seconds = seconds_a_microbatch(shape, config, REACHED * peak) if peak else None
     changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
     sharded = is_sharded(config, ranks)
@@ -94,7 +94,7 @@ def check_memory(recipe: Recipe, ranks: Ranks) -> None:
         log.warning(
             "the adapter trains none of the experts, which are %.0f%% of the weights", 100 * result.experts / result.parameters
         )
-    if result.exceeds_memory and not recipe.train.ignore_estimate:
+    if result.exceeds_memory and not recipe.train.local.ignore_estimate:
         assert result.memory is not None
         need, have = result.estimate.certain / GIB, result.memory / GIB
         first = result.advice[0] if result.advice else "train a smaller model, or use more devices"
@@ -111,7 +111,7 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     """What training takes of a box. Raises ClawError."""
     config, causal = recipe.train, skeleton(recipe.model_path)
     shape = shape_of(causal, config)
-    needed, offload = _estimate(shape, config, ranks), config.optimizer_offload and ranks.device.type == "cuda"
+    needed, offload = _estimate(shape, config, ranks), config.local.optimizer_offload and ranks.device.type == "cuda"
     device = {field.name: size for field in fields(needed) if (size := getattr(needed, field.name))}
     if ranks.device.type != "cuda":
         return Needs(device, {"process": PROCESS})
@@ -125,17 +125,19 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     if config.lora is None:
         host["a version to publish"] = 2 * shape.weights
     device["CUDA"] = CUDA_CONTEXT
-    over = sum(device.values()) - int(config.device_memory_gb * GIB) if config.device_memory_gb else 0
+    over = sum(device.values()) - int(config.local.device_memory_gb * GIB) if config.local.device_memory_gb else 0
     if over <= 0:
         return Needs(device, host)
-    problem = f"training needs {sum(device.values()) / GIB:.1f} GiB, more than train.device_memory_gb {config.device_memory_gb:g}"
+    problem = (
+        f"training needs {sum(device.values()) / GIB:.1f} GiB, more than train.device_memory_gb {config.local.device_memory_gb:g}"
+    )
     return Needs(device, host, over, problem)
 
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
     """Bytes that one trainer may use: what is free on a GPU minus CUDA's own, or its share of the machine's memory. None if
     unknown."""
-    cuda, memory_gb = ranks.device.type == "cuda", config.device_memory_gb
+    cuda, memory_gb = ranks.device.type == "cuda", config.local.device_memory_gb
     if memory_gb is not None:
         return max(0, int(memory_gb * GIB) - (CUDA_CONTEXT if cuda else 0))
     if cuda:
@@ -144,13 +146,13 @@ def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:
 
 
 def _estimate(shape: Shape, config: TrainConfig, ranks: Ranks) -> MemoryEstimate:
-    offload = config.optimizer_offload and ranks.device.type == "cuda"
+    offload = config.local.optimizer_offload and ranks.device.type == "cuda"
     return estimate(shape, config, Spread(ranks.world, is_sharded(config, ranks), offload))
 
 
 def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list[str]:
     """Changes that would make it fit, the smallest first; or several together if no single one is enough."""
-    cuda, tokens = ranks.device.type == "cuda", config.tokens_per_microbatch
+    cuda, tokens = ranks.device.type == "cuda", config.local.tokens_per_microbatch
     changes: list[tuple[str, dict[str, Any]]] = [
         ("train.gradient_checkpointing: true", {"gradient_checkpointing": True}),
         *((f"train.tokens_per_microbatch: {tokens >> n}", {"tokens_per_microbatch": tokens >> n}) for n in (1, 2, 3)),
@@ -164,11 +166,11 @@ def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list
     result: list[str] = []
     changed, texts = config, dict[str, str]()
     for text, change in changes:
-        alone = config.model_copy(update=change)
+        alone = config.changed(**change)
         if _estimate(shape_of(causal, alone), alone, ranks).total <= memory:
             result.append(text)
             continue
-        changed = changed.model_copy(update=change)
+        changed = changed.changed(**change)
         texts[text.partition(":")[0]] = text
         if not result and len(texts) > 1 and _estimate(shape_of(causal, changed), changed, ranks).total <= memory:
             return [" with ".join(texts.values())]

@@ -38,7 +38,7 @@ def _scored(policy: PolicyModel, batch: Batch, config: TrainConfig) -> Batch:
     waiting = [sample for sample in batch.samples if needs_logprobs(sample, config)]
     branches = [make_branch(sample.prompt_ids, sample.completion_ids, sample.temperature) for sample in waiting]
     result: dict[str, list[float]] = {}
-    for group in share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []:
+    for group in share_out(branches, policy.merge, config.local.tokens_per_microbatch).groups if branches else []:
         laid = make_microbatch([branches[index] for index in group], policy.merge, policy.device)
         values = policy.logprobs(laid).float().split(laid.lengths)
         result.update({waiting[index].turn_id: value.tolist() for index, value in zip(group, values, strict=True)})

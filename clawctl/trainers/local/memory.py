@@ -110,7 +110,7 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
 
 def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimate:
     """The estimate according to the table in this module's docstring."""
-    e = 2 if config.dtype == "bfloat16" else 4
+    e = 2 if config.local.dtype == "bfloat16" else 4
     parts = spread.ranks if spread.sharded else 1
     kept = 0 if spread.offload else 1
     learns = config.lora is None
@@ -150,13 +150,13 @@ def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:
 
 def _activations(shape: Shape, config: TrainConfig, e: int) -> int:
     a_token = KEPT * e * shape.width
-    if config.gradient_checkpointing:
+    if config.local.gradient_checkpointing:
         a_token = 2 * KEPT * e * shape.block_width + 4 * shape.hidden * shape.blocks
-    return int(config.tokens_per_microbatch * a_token)
+    return int(config.local.tokens_per_microbatch * a_token)
 
 
 def _logits(shape: Shape, config: TrainConfig) -> int:
-    whole = config.tokens_per_microbatch * shape.vocabulary
+    whole = config.local.tokens_per_microbatch * shape.vocabulary
     copies, alive = 2, min(LOGITS_AT_ONCE, whole)
     if config.custom_loss is not None:
         copies, alive = OWN_LOGITS + 1, whole
@@ -165,9 +165,9 @@ def _logits(shape: Shape, config: TrainConfig) -> int:
 
 def seconds_a_microbatch(shape: Shape, config: TrainConfig, flops_a_second: float) -> float:
     """An upper bound in seconds: all tokens of a full microbatch in one sequence, all of them scored."""
-    tokens = config.tokens_per_microbatch
+    tokens = config.local.tokens_per_microbatch
     work = shape.cost.forward_backward(tokens, tokens * (tokens + 1) // 2, tokens)
-    if config.gradient_checkpointing:
+    if config.local.gradient_checkpointing:
         work += shape.cost.forward(tokens, tokens * (tokens + 1) // 2, 0)
     return work / flops_a_second
 

@@ -250,7 +250,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     sharded = is_sharded(config, ranks)
     # The complete model may not fit on the device; sharding takes its parts from the CPU.
     device = torch.device("cpu") if sharded else ranks.device
-    narrow = lora is not None and config.dtype == "bfloat16"
+    narrow = lora is not None and config.local.dtype == "bfloat16"
     module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
     if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
         from safetensors.torch import load_model
@@ -265,7 +265,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         module=module,
         tokenizer=AutoTokenizer.from_pretrained(recipe.model_path, trust_remote_code=False),
         device=device,
-        autocast=torch.bfloat16 if config.dtype == "bfloat16" else None,
+        autocast=torch.bfloat16 if config.local.dtype == "bfloat16" else None,
         publish_dtype=publish_dtype,
         adapter=lora is not None,
         tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
@@ -282,11 +282,11 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     use_fast_norms(policy.causal)
     if policy.adapter and policy.autocast is not None:
         use_fused_lora(policy.module)
-    policy.merge = _usable_merge(policy, config.merge)
-    if config.gradient_checkpointing:
+    policy.merge = _usable_merge(policy, config.local.merge)
+    if config.local.gradient_checkpointing:
         checkpoint_layers(policy)
     if sharded:
-        shard(policy.causal, ranks, policy.autocast, config.optimizer_offload)
+        shard(policy.causal, ranks, policy.autocast, config.local.optimizer_offload)
         policy.device, policy.shard_ranks = ranks.device, ranks
     return policy
 
@@ -301,7 +301,7 @@ def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:
     if policy.attention == TREE:
         _attend_to_tries(reference)
     if policy.shard_ranks is not None:
-        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.optimizer_offload)
+        shard(reference.requires_grad_(False), ranks, policy.autocast, recipe.train.local.optimizer_offload)
     return reference
 
 

@@ -52,14 +52,14 @@ def within_memory(training: Training, batch: Batch, passes: Callable[[Batch], T]
 def make_smaller(training: Training, samples: list[Sample]) -> bool:
     """Change the settings so that passes need less memory. False if they cannot change any more."""
     config, longest = training.config, max(sample.longest for sample in samples)
-    present = min(config.tokens_per_microbatch, sum(sample.longest for sample in samples))
+    present = min(config.local.tokens_per_microbatch, sum(sample.longest for sample in samples))
     if present > longest:
         tokens = max(longest, present // 2)
-        training.config = config.model_copy(update={"tokens_per_microbatch": tokens})
+        training.config = config.changed(tokens_per_microbatch=tokens)
         log.warning("out of memory: train.tokens_per_microbatch is %d from now on", tokens)
-    elif not config.gradient_checkpointing:
+    elif not config.local.gradient_checkpointing:
         checkpoint_layers(training.policy)
-        training.config = config.model_copy(update={"gradient_checkpointing": True})
+        training.config = config.changed(gradient_checkpointing=True)
         log.warning("out of memory: train.gradient_checkpointing is true from now on")
     else:
         return False

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clawctl.config.methods import Distributions
 from clawctl.train.advantages import of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
@@ -49,8 +50,9 @@ def likeliest_logprobs(
     """The logprobs of the sampled tokens, and of `k` likely tokens at each position, by the policy and by each teacher. The tokens
     are the likeliest of the policy, or those of the teacher (`train.topk_of`)."""
     policy, hinted = training.policy, [index for index, sample in enumerate(part) if sample.teacher_prompt_ids is not None]
-    config = training.config
-    passes = TeacherPasses(config.tokens_per_microbatch, measures, training.cost, training.teacher, config.guidance)
+    config, method = training.config, training.config.method
+    guidance = method.guidance if isinstance(method, Distributions) else 1.0
+    passes = TeacherPasses(config.local.tokens_per_microbatch, measures, training.cost, training.teacher, guidance)
     taught = [part[index] for index in hinted]
     teachers: dict[int, Teachers] = {}
     ids_NK = None
@@ -92,7 +94,7 @@ def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Me
     hinted = with_open_hints(samples)
     branches = teacher_branches(hinted)
     with _as_teacher(training):
-        groups = share_out(branches, policy.merge, config.tokens_per_microbatch).groups if branches else []
+        groups = share_out(branches, policy.merge, config.local.tokens_per_microbatch).groups if branches else []
         policy.match_passes(len(groups), training.teacher)
         for group in groups:
             own = [branches[index] for index in group]

@@ -24,13 +24,13 @@ def is_sharded(config: TrainConfig, ranks: Ranks) -> bool:
     """Whether `train.shard` leads to sharding here. Raises ClawError if the settings conflict."""
     cuda = ranks.device.type == "cuda"
     sharded = {
-        "auto": cuda and ((ranks.world > 1 and config.lora is None) or config.optimizer_offload),
+        "auto": cuda and ((ranks.world > 1 and config.lora is None) or config.local.optimizer_offload),
         "full": True,
         "none": False,
     }
-    if config.optimizer_offload and config.shard == "none":
+    if config.local.optimizer_offload and config.local.shard == "none":
         raise ClawError("train.optimizer_offload needs sharding, but train.shard is none", "set train.shard to auto", 2)
-    if not sharded[config.shard]:
+    if not sharded[config.local.shard]:
         return False
     if config.teacher == "ema" and config.uses_hints:
         raise ClawError(

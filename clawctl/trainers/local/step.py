@@ -166,7 +166,7 @@ def pack(
     policy, ranks = training.policy, training.ranks
     packing = Packing([[index] for index in range(len(samples))], 0, 0)
     if not by_turn:
-        packing = share_out(turn_branches(samples), policy.merge, training.config.tokens_per_microbatch, ranks.world)
+        packing = share_out(turn_branches(samples), policy.merge, training.config.local.tokens_per_microbatch, ranks.world)
     measures.cuts, measures.recomputed_tokens = (packing.cuts, packing.recomputed) if ranks.is_leader else (0, 0)
     if measures.cuts:
         _log_cut_once(ranks.world)
@@ -239,11 +239,11 @@ def _facts(
 ) -> StepFacts:
     device, config = training.policy.device, training.config
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
-    peak = peak_flops(name, config.peak_tflops)
+    peak = peak_flops(name, config.local.peak_tflops)
     weights = {term.name: term.weight for term in objective.terms} | {CUSTOM: 1.0}
     correction = None if training.custom is not None else asdict(correction_of(config))
     peak = peak and peak * training.ranks.world
-    return StepFacts(config.method, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base, moved)
+    return StepFacts(config.method.kind, weights, objective.counts, norm, lr, peak, config.clip_grad, correction, kl_base, moved)
 
 
 @functools.cache

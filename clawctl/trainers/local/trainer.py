@@ -77,7 +77,7 @@ class LocalTrainer:
     def resume(self, version: int, checkpoint: Path | None, weights: Path | None) -> Model:
         self._on_all_ranks("_load", checkpoint, weights)
         policy, config = self.training.policy, self.recipe.train
-        log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method)
+        log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method.kind)
         exact = policy.autocast is None and policy.publish_dtype == torch.float32
         texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
         return Model(texts, policy.adapter, exact, images=None if policy.images is None else policy.images.reader)
@@ -154,7 +154,7 @@ def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, 
     others_need = config.model_copy(update={"custom_loss": None}).needs_second_model
     reads = custom is not None and custom.needs_reference and not policy.adapter
     reference = load_reference(recipe, policy, ranks) if others_need or reads else None
-    average = Average(policy.trained(), config.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
+    average = Average(policy.trained(), config.hints.teacher_decay) if config.teacher == "ema" and config.uses_hints else None
     if average is not None and checkpoint is not None:
         average.load(checkpoint)
     return Training(policy, optimizer, config, ranks, reference, cost_of(policy.causal), custom, average)

@@ -61,7 +61,7 @@ def test_a_microbatch_takes_its_operations_over_the_devices_speed() -> None:
     config = TrainConfig(tokens_per_microbatch=3)
     # forward: 2*800*3 + 2*200*3 + 4*16*6 = 6384; backward: as much, and of weights 2*800*3 + 2*200*3, and of attention 4*16*6
     assert seconds_a_microbatch(SHAPE, config, 1000.0) == pytest.approx((2 * 6384 + 6000 + 384) / 1000)
-    again = config.model_copy(update={"gradient_checkpointing": True})
+    again = config.changed(gradient_checkpointing=True)
     assert seconds_a_microbatch(SHAPE, again, 1000.0) == pytest.approx((2 * 6384 + 6000 + 384 + 4800 + 384) / 1000)
 
 

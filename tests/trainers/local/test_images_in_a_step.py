@@ -180,7 +180,7 @@ def test_loss_and_gradient_do_not_depend_on_how_sequences_with_images_are_merged
     merges: tuple[tuple[Merge, int], ...] = (("none", 1), ("prefix", 10_000), ("tree", 10_000), ("tree", 1))
     for merge, tokens in merges:
         training.policy.merge = merge
-        training.config = training.config.model_copy(update={"tokens_per_microbatch": tokens})
+        training.config = training.config.changed(tokens_per_microbatch=tokens)
         result = train_step(training, batch)
         assert result.row is not None
         found.append((result.row["loss"], result.row["grad_norm"], result.row["mismatch_max"]))

@@ -138,7 +138,7 @@ def test_guidance_multiplies_what_the_hint_changes_in_the_teachers_logits(
 def test_guidance_that_would_do_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="guidance has no effect with method combine unless topk is set"):
         make_recipe(Path("x"), method="combine", guidance=1.5)
-    assert make_recipe(Path("x"), method="combine", topk=4, guidance=1.5).train.guidance == 1.5
+    assert make_recipe(Path("x"), method="combine", topk=4, guidance=1.5).train["guidance"] == 1.5
 
 
 def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_tokens(

@@ -59,7 +59,7 @@ def test_a_step_that_runs_out_of_memory_is_made_in_smaller_parts(run: RunDir, sa
         assert result.row is not None
         assert (result.row["turns"], dict(result.refused)) == (8, {})
         found.append((result.row["loss"], weights(training)))
-    assert training.config.tokens_per_microbatch <= 90
+    assert training.config.local.tokens_per_microbatch <= 90
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     for name, value in found[0][1].items():
         torch.testing.assert_close(value, found[1][1][name], atol=1e-6, rtol=0)

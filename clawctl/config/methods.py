@@ -16,7 +16,7 @@ class Method(Section):
     as a section with the settings of the method: `{kind: hybrid, topk: 8}`."""
 
 
-class Groups(Method):
+class Grouped(Method):
     group_size: int = Field(4, ge=2)
     """Groups: episodes (sessions) with the same `group_id`. A group is trained as a whole, when it has this many episodes or after
     `batch_wait_s`. A group that `clawctl collect --env` plays is trained when its `--attempts` are over, however long they take."""
@@ -30,7 +30,7 @@ class Groups(Method):
     """`gae`, and `step_wise: state`: discount factor per turn."""
 
 
-class Rewards(Groups):
+class Rewards(Grouped):
     advantage: Literal["reward", "group", "gae"] = "reward"
     """Advantage of a turn's tokens in the reward term. `reward`: the reward minus `baseline`. `group`: the reward minus the mean of
     its group (`grpo` always uses this). `gae`: the discounted rewards of the turns that follow in the session."""
@@ -99,7 +99,7 @@ class Binary(Rewards):
     kind: Literal["binary"] = Field("binary", alias="method")
 
 
-class Grpo(Groups):
+class Grpo(Grouped):
     kind: Literal["grpo"] = Field("grpo", alias="method")
 
 

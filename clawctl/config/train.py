@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, Valida
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.methods import METHODS, Binary, Combine, Groups, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
+from clawctl.config.methods import METHODS, Binary, Combine, Grouped, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
 from clawctl.config.section import HttpUrl, Section
 
 log = logging.getLogger("clawctl")
@@ -311,9 +311,9 @@ class TrainConfig(Section):
         return (self.backend.service if isinstance(self.backend, AtService) else None) or ServiceConfig()
 
     @property
-    def groups(self) -> Groups:
+    def groups(self) -> Grouped:
         """The settings of groups, or their defaults with a method that has none."""
-        return self.method if isinstance(self.method, Groups) else Groups()
+        return self.method if isinstance(self.method, Grouped) else Grouped()
 
     @property
     def rewards(self) -> Rewards:
@@ -327,7 +327,7 @@ class TrainConfig(Section):
 
     @property
     def uses_rewards(self) -> bool:
-        return isinstance(self.method, Groups)
+        return isinstance(self.method, Grouped)
 
     @property
     def uses_hints(self) -> bool:

@@ -20,7 +20,8 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.redaction import Decode, FifoLock, Redactor, redactor_of
+from clawctl.privacy.fifo_lock import FifoLock
+from clawctl.privacy.redaction import Decode, Redactor, redactor_of
 from clawctl.run.checksums import sealed
 from clawctl.run.images import NOT_STORED, has_images, without_bytes
 from clawctl.run.lines import LineWriter

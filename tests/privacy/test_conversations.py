@@ -117,11 +117,11 @@ def test_only_what_is_new_in_a_conversation_is_decoded() -> None:
 def test_what_one_key_sends_displaces_nothing_that_another_key_sent() -> None:
     redactor = Redactor(ALWAYS, cache_size=4, decode=Letters())
     sent(redactor, users("word"))
-    before = dict(redactor._memories["default"].values)
+    before = dict(redactor._memories.by_key["default"].values)
     for number in range(20):
         sent(redactor, users(f"flood {number}"), key="mallory")
-    assert redactor._memories["default"].values == before
-    assert len(redactor._memories["mallory"].values) == 4
+    assert redactor._memories.by_key["default"].values == before
+    assert len(redactor._memories.by_key["mallory"].values) == 4
 
 
 def test_many_secrets_cost_the_ids_and_not_everybodys_time() -> None:

@@ -12,7 +12,8 @@ import yaml
 from clawctl.config import PrivacyConfig
 from clawctl.errors import ClawError
 from clawctl.privacy.finders import DEFAULT, FINDERS
-from clawctl.privacy.redaction import NAMED, redactor_of
+from clawctl.privacy.redaction import redactor_of
+from clawctl.privacy.search import NAMED
 
 BADGES = """
 import re

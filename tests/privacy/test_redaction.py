@@ -1,5 +1,6 @@
 """No secret is written, other text is unchanged, and a conversation is still recognised."""
 
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ from clawctl.collect.canonical import message_digest
 from clawctl.collect.sessions import Sessions
 from clawctl.config import Recipe
 from clawctl.privacy.finders import KINDS
+from clawctl.privacy.memory import Memories
 from clawctl.privacy.redaction import RedactionFailed, Redactor
 from scripts.benchmarks.labelled_lines import labelled_lines
 from tests.privacy.made import exchange
@@ -159,8 +161,18 @@ def test_memory_is_bounded_and_holds_no_secret() -> None:
     redactor = Redactor(ALWAYS, cache_size=10)
     for number in range(50):
         redactor.messages([user(f"{number} {KEY}")])
-    assert [len(memory.values) for memory in redactor._memories.values()] == [10]
-    assert KEY not in repr(redactor._memories)
+    assert [len(memory.values) for memory in redactor._memories.by_key.values()] == [10]
+    assert KEY not in repr(redactor._memories.by_key)
+
+
+def test_memory_of_one_key_holds_at_most_a_mebibyte_of_replacements() -> None:
+    memory = Memories().of("ann")
+    for number in range(40):
+        memory.add(bytes([number]), ("x" * 100_000, Counter(), 100_000))
+    assert (len(memory.values), memory.size) == (10, 1_000_000)
+    memory.add(b"longer", ("x" * 2_000_000, Counter(), 2_000_000))
+    assert memory.get(b"longer") is None
+    assert memory.get(bytes([39])) is not None
 
 
 def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:

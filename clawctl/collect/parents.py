@@ -308,9 +308,13 @@ def _lacks_reminder(node: Node, conversation: CanonicalRequest, messages: list[M
     line_counts = Counter(lines_of(messages[conversation.positions[position]]))
     lost = [line for line in node_lines if line_counts[line] == 0]
     tagged = bool(lost) and lost[0] % 2 == lost[-1] % 2 == 1
-    if len(lost) >= LONG_REMINDER and _is_in_last_user_message(lost, conversation, messages, index):
+    length = _length(conversation, messages, 0, index)
+    long = length >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
+    # A client that adds text to its newest message adds it to the next one as well, unless only results of a call follow.
+    is_much = length >= SHORTEST_END // 2 or len(lost) >= LONG_REMINDER
+    has_results = conversation.roles[index + 1 : index + 2] == "t"
+    if lost and is_much and (has_results or _is_in_last_user_message(lost, conversation, messages, index)):
         return True
-    long = _length(conversation, messages, 0, index) >= (SHORTEST_END // 2 if tagged else SHORTEST_END)
     if any(line % 2 for line in lost):
         return long and tagged  # text before or after a tag belongs to the user
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)

@@ -128,7 +128,8 @@ def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULE
         "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
         "user": next((_opening(m) for m in reversed(messages) if _is_user_text(m)), ""),
     }
-    return next((rule for rule in rules if openings[rule.where].startswith(rule.opener)), None)
+    begins = {where: opening.split("\n\n") for where, opening in openings.items()}  # a client may put text of its own in front
+    return next((rule for rule in rules if any(part.startswith(rule.opener) for part in begins[rule.where])), None)
 
 
 def _is_user_text(message: Message) -> bool:

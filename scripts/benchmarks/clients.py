@@ -1,6 +1,8 @@
 """Measures whether collect reads the conversations of real clients correctly: the parent, kind and next state of each request.
 
 - recordings: recorded client requests (`tests/recordings`) with their true conversation trees.
+- variants of recordings: what a client could send instead (`clients_variants.py`). `variants_wrong` is the share with a wrong
+  parent or next state, at most 1 %; `variants_with_another_kind` has no bar.
 - driven clients: installed clients, used like a person would (`scripts/driven_clients.py`). The driver provides the truth
   (`clients_truth`).
 - `families`: simulated clients of many families, read without the rules for known clients (`clients_families.py`).
@@ -13,6 +15,7 @@ Clients are installed once, into `--where`. Clients that cannot be installed are
 """
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -31,7 +34,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import open_run, published
 from clawctl.run.rows import Exchange, Turn
 from clawctl.run.shards import read_turns
-from scripts.benchmarks import clients_families, clients_look_alikes
+from scripts.benchmarks import clients_families, clients_look_alikes, clients_variants
 from scripts.benchmarks.clients_truth import Counts, Fact, Unclear, count, facts_of
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.client_place import PATIENCE_S, Place
@@ -41,6 +44,8 @@ from scripts.real_clients import serving
 TESTS = Path(__file__).parents[2] / "tests" / "collect"
 SEEDS = {True: 50, False: 1000}  # number of seeds for look-alikes, with --quick and without
 MIN_TRAINABLE = 0.9
+MAX_VARIANTS_WRONG = 0.01
+VARIANTS = {True: 400, False: 2000}  # with --quick and without
 
 
 def rows_of(case: str, counts: Counts) -> list[Row]:
@@ -65,6 +70,16 @@ def recorded_rows() -> Iterator[Row]:
         exchanges = recordings.recorded(client, with_hints=True, with_handles=True)
         trees = json.loads((TESTS / "trees" / f"{client}.json").read_text())
         yield from rows_of(f"{client} (recorded)", compare_with_tree(exchanges, trees))
+
+
+def variant_rows(count: int) -> Iterator[Row]:
+    recordings: Any = importlib.import_module("recordings")
+    trees = {path.stem: json.loads(path.read_text()) for path in (TESTS / "trees").glob("*.json")}
+    links, kinds, found = clients_variants.variants(functools.cache(recordings.recorded), trees, count)
+    print("\n".join(found), flush=True)
+    yield Row("variants of recordings", "variants", count, "conversations")
+    yield Row("variants of recordings", "variants_wrong", links / count, "share")
+    yield Row("variants of recordings", "variants_with_another_kind", kinds / count, "share")
 
 
 def compare_with_tree(exchanges: dict[str, Exchange], trees: dict[str, dict[str, Any]]) -> Counts:
@@ -177,7 +192,9 @@ def missed_bars(rows: list[Row]) -> list[str]:
     """Return descriptions of wrong or missing values."""
     missed = []
     for row in rows:
-        if row.metric.endswith("_wrong") or row.metric in ("look-alikes merged", "requests"):
+        if row.metric == "variants_wrong":
+            bad = row.value is None or row.value > MAX_VARIANTS_WRONG
+        elif row.metric.endswith("_wrong") or row.metric in ("look-alikes merged", "requests"):
             bad = row.value is None or (row.value > 0 and row.metric != "requests")
         else:
             bad = row.metric == "trainable_share" and row.value is not None and row.value < MIN_TRAINABLE
@@ -196,7 +213,11 @@ def main() -> None:
     parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a client may take for one answer")
     parser.add_argument("--keep", type=Path, help="keep each client's home and run in this folder")
     options = parser.parse_args()
-    rows = [] if options.client else [*recorded_rows(), *family_rows(), *look_alike_rows(SEEDS[options.quick])]
+    rows = (
+        []
+        if options.client
+        else [*recorded_rows(), *variant_rows(VARIANTS[options.quick]), *family_rows(), *look_alike_rows(SEEDS[options.quick])]
+    )
     rows += driven_rows(options)
     report("clients", rows, options.json)
     if missed := missed_bars(rows):

@@ -4,14 +4,18 @@ For each request its parent, its relation to it, its kind, and how each message 
 session is what links a request to its parent, `without_session` says what is left without it.
 """
 
+import functools
 import json
 from pathlib import Path
 
 import pytest
+from made_exchanges import asked
 from recordings import clients, recorded
+from stitching import stitch
 
 from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
+from scripts.benchmarks.clients_variants import variants
 
 TREES = Path(__file__).parent / "trees"
 
@@ -41,3 +45,29 @@ def test_a_recorded_client_gives_the_tree_that_it_had(client, with_hints, with_h
         begins = expected["next_state"] and [begin[:40] for begin in expected["next_state"]]
         found = (names.get(row.parent_turn_id or ""), node.relation, row.kind, came)
         assert found == (expected["parent"], expected["relation"], expected["kind"], begins), name
+
+
+def test_variants_of_recordings_keep_the_parents_and_next_states() -> None:
+    """A small sample; `scripts/bench clients` stitches 2,000."""
+    trees = {path.stem: json.loads(path.read_text()) for path in TREES.glob("*.json")}
+    links, _, found = variants(functools.cache(recorded), trees, 95, seed=1)
+    assert links <= 4, found  # parallel calls whose ids and added text both changed are still lost
+
+
+@pytest.mark.parametrize("text", ["Reply in English.", "<reminder>\nThe list is empty.\n</reminder>"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_text_in_the_newest_message_that_a_client_drops_does_not_cost_the_first_turn_its_next_state(
+    text: str, is_first: bool
+) -> None:
+    def sent(words: str) -> str:
+        return f"{text}\n\n{words}" if is_first else f"{words}\n\n{text}"
+
+    user, assistant = ({"role": role, "content": ""} for role in ("user", "assistant"))
+    question, answer = "Hello, what is 2 + 2?", {**assistant, "content": "It is four."}
+    first = asked([{**user, "content": sent(question)}], answer, exchange_id="a".ljust(24, "x"), at=1.0)
+    second = asked(
+        [{**user, "content": question}, answer, {**user, "content": sent("Thanks")}], answer, exchange_id="b".ljust(24, "x"), at=2.0
+    )
+    rows = stitch(first, second)
+    assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+    assert [message["content"] for message in rows[first.exchange_id].next_state or ()] == [sent("Thanks")]

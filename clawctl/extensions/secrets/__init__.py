@@ -26,7 +26,7 @@ from clawctl.extensions.secrets.private_keys import private_keys
 from clawctl.extensions.secrets.prose import in_dumps, in_prose
 from clawctl.extensions.secrets.recovery import in_network_keys, in_recovery_codes
 from clawctl.extensions.secrets.terminal import in_outputs
-from clawctl.extensions.secrets.text import KINDS, Kind, Search, Span, Text, make_text, spans_of
+from clawctl.extensions.secrets.text import KINDS, AnchoredSearch, Kind, Span, Text, make_text, spans_of
 from clawctl.extensions.secrets.values import entropy
 from clawctl.extensions.secrets.wallets import in_wallets
 
@@ -42,7 +42,7 @@ class Rule:
 
     name: str  # as `inspect health` shows it
     kind: Kind
-    search: Search
+    search: AnchoredSearch
     by: Literal["form", "words", "name"] = "form"
 
 

@@ -132,7 +132,7 @@ Find = Callable[[Text], Iterator[Span]]
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class AnchoredSearch:
     """A way to find secrets, which is tried only on a text that has one of the bits `needs` (`Text.present`)."""
 
     needs: int
@@ -140,12 +140,12 @@ class Search:
     to_value_end: bool  # whether long values are extended to their end
 
 
-def tried_at(*needs: "Anchors | AnchorGroups | int", to_value_end: bool = True) -> Callable[[Find], Search]:
+def tried_at(*needs: "Anchors | AnchorGroups | int", to_value_end: bool = True) -> Callable[[Find], AnchoredSearch]:
     """Limit a function to texts that have one of these anchors or features."""
     bits = 0
     for need in needs:
         bits |= need if isinstance(need, int) else need.bit
-    return lambda find: Search(bits, find, to_value_end)
+    return lambda find: AnchoredSearch(bits, find, to_value_end)
 
 
 _LONG_ENOUGH = 17
@@ -174,7 +174,7 @@ def _blobs(text: str, code_points: bytes) -> list[tuple[int, int]]:
 _REST_OF = re.compile(r"[\w%+/=~.$:-]*")
 
 
-def spans_of(search: Search, piece: Text) -> Iterator[Span]:
+def spans_of(search: AnchoredSearch, piece: Text) -> Iterator[Span]:
     """Yield what a search finds. A value longer than its rule reads leaves no tail."""
     if not search.to_value_end:
         yield from search.find(piece)

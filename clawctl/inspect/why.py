@@ -1,5 +1,6 @@
 """`clawctl inspect why TURN`: all numbers between a turn and its gradient."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,16 +10,20 @@ import pyarrow.compute as pc
 from rich.table import Table
 from rich.text import Text
 
+from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.inspect.health_lines import REDACTION_CURE
 from clawctl.inspect.rows import Row, read_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.model_files import IdReader
 from clawctl.run.reward import PRACTICE
 from clawctl.run.shards import UnreadableShard, read_table
+
+_id_reader = functools.lru_cache(4)(IdReader)  # reading a large tokenizer takes a second
 
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _OF_STEP = (
@@ -41,7 +46,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
         (explanation for explanation in read_lines(run.steps, joined.problems) if explanation.get("step") == row.step), None
     )
     explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
-    texts = _texts(run, record) if tokens and record else None
+    texts = token_texts(run, record["completion_ids"]) if tokens and record else None
     if as_json:
         by_tokens = {"tokens": by_token(record, texts)} if record and texts is not None else {}
         print_json({**explanation, **by_tokens, "problems": joined.problems})
@@ -168,18 +173,13 @@ def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
     return (exact or matches)[0]
 
 
-def _texts(run: RunDir, record: dict[str, Any]) -> list[str]:
-    """The text of each token, or its id if the run's tokenizer cannot be loaded."""
-    from transformers import AutoTokenizer
-
-    from clawctl.config import load_recipe
-    from clawctl.run.directory import recipe_file
-
+def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:
+    """The text of each token, or its id if the tokenizer of the run's model is not on this machine."""
     try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(load_recipe(recipe_file(run.root)).model_path, trust_remote_code=False)
-    except (OSError, ValueError, ClawError):
-        return [f"<{token}>" for token in record["completion_ids"]]
-    return [tokenizer.decode([token]) for token in record["completion_ids"]]
+        read = _id_reader(load_recipe(recipe_file(run.root)).model_path)
+    except ClawError:
+        return [f"<{token}>" for token in ids]
+    return [read([token]) or f"<{token}>" for token in ids]
 
 
 def by_token(record: dict[str, Any], texts: list[str]) -> list[dict[str, Any]]:

@@ -29,8 +29,8 @@ from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinio
 from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
 from clawctl.inspect.web.guard import Key, PageGuard
 from clawctl.inspect.web.text import clock, cut, marked, short, visible
-from clawctl.inspect.web.tokens import coloured, token_texts
-from clawctl.inspect.why import explain, read_record
+from clawctl.inspect.web.tokens import coloured
+from clawctl.inspect.why import explain, read_record, token_texts
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir

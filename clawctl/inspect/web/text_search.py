@@ -30,7 +30,7 @@ class _Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class TextMatches:
     """The turns that contain a text, in the shards searched so far."""
 
     turn_ids: set[str]
@@ -85,7 +85,7 @@ class TextIndex:
                 titles[turn_id] = text
         return titles
 
-    def search(self, text: str, stamps: Stamps, after: str | None = None) -> Search:
+    def search(self, text: str, stamps: Stamps, after: str | None = None) -> TextMatches:
         """Turns that contain `text`, newest shards first, within a time limit. Case matters if `text` has capital letters."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
@@ -93,12 +93,12 @@ class TextIndex:
         ignore_case = text == text.lower()
         for number, path in enumerate(order):
             if number and time.monotonic() > deadline:
-                return Search(turn_ids, len(order) - number, order[number - 1].stem)
+                return TextMatches(turn_ids, len(order) - number, order[number - 1].stem)
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
                 turn_ids.update(turn_id for turn_id, place in shard.indices.items() if hits[place])
-        return Search(turn_ids, 0, None)
+        return TextMatches(turn_ids, 0, None)
 
 
 def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:

@@ -2,13 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from clawctl.config import load_recipe
 from clawctl.inspect.why import by_token
-from clawctl.run.directory import RunDir, recipe_file
 
 _RATIOS = (0.02, 0.1, 0.2, 0.5)  # from each of these |log ratio| values on, the colour is one level stronger
 _MAX_TOKENS = 1000  # the number of tokens on a page
@@ -50,20 +46,3 @@ def _level(value: float | None, colour: str, largest: float) -> str:
     else:
         moved, level = value, math.ceil(4 * abs(value) / largest - 1e-9) if largest else 0
     return "z" if level == 0 else f"{'p' if moved > 0 else 'n'}{level}"
-
-
-def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:
-    """The text of each token, or its id if the tokenizer of the run's model is not a local file."""
-    tokenizer = _tokenizer(run.root)
-    return [f"<{token}>" if tokenizer is None else tokenizer.decode([token], skip_special_tokens=False) for token in ids]
-
-
-@lru_cache(4)
-def _tokenizer(root: Path) -> Any:
-    """The tokenizer of the run's model, loaded without transformers, whose import takes seconds."""
-    from tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_file(str(Path(load_recipe(recipe_file(root)).model_path) / "tokenizer.json"))
-    except Exception:  # noqa: BLE001 - tokenizers raises nothing more specific; then the page shows ids
-        return None

@@ -1,8 +1,8 @@
 """`clawctl inspect web`: a run as web pages, for its owner on this machine.
 
 `guard` admits only the owner. `followed_run` keeps the run in memory, `filters` selects turns, `text_search` reads their text,
-`derived_data` counts, and `pages` renders. The pages are HTML without a build step. Without JavaScript, everything works except the
-charts.
+`derived_data` counts, `pages` and `frame` render, and `buttons` change the run. The pages are HTML without a build step. Without
+JavaScript, everything works except the charts.
 """
 
 import socket

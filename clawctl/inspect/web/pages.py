@@ -1,79 +1,46 @@
-"""The pages, and the few buttons that change something: promote, roll back, label, forget."""
+"""The pages, by path."""
 
 import hashlib
-import re
 import secrets
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
-import jinja2
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, message_text, read_lines
-from clawctl.inspect.tables import since, sized
+from clawctl.inspect.web.buttons import Buttons
 from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
-from clawctl.inspect.web.filters import VERDICTS, Filter, fate, matching, opinion, rating_of, uncertainty
-from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
+from clawctl.inspect.web.filters import VERDICTS, Filter, matching, opinion, uncertainty
+from clawctl.inspect.web.followed_run import FollowedRun
+from clawctl.inspect.web.frame import number_in, page_number
 from clawctl.inspect.web.guard import Key, PageGuard
-from clawctl.inspect.web.text import clock, cut, marked, short, visible
+from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
 from clawctl.inspect.why import explain, read_record, token_texts
-from clawctl.privacy.forget import forget
-from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir
-from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
-from clawctl.run.promotion import promote, rollback
-from clawctl.run.reward import signed
-from clawctl.run.rows import Feedback
 
-_HERE = Path(__file__).parent
-_KINDS = {".css": "text/css", ".js": "text/javascript"}
 _PER_PAGE = 50
 _MEASURED = 400  # tasks on a page; most suites have fewer
 _QUEUE = 12  # the number of turns to label on a page
 _SHOWN = 3000  # characters of a text on a page; the full text has a separate page
 _MAX_TEXT = 4 << 20  # characters on that page
-_SECTIONS = (
-    ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
-    ("/environments", "Environments"), ("/data", "Data"),
-)  # fmt: skip
 
 
-class Pages:
-    """Renders the run held by `following`."""
+class Pages(Buttons):
+    """The pages of the run held by `following`."""
 
     def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
-        self._run, self._following, self._key = run, following, key
-        self._labels, self._writing = FeedbackFile(run.feedback), threading.Lock()
+        super().__init__(run, following, key)
         self._salt = secrets.token_bytes(16)  # decides on which side each answer is shown
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {
-            "visible": visible, "cut": cut, "ago": lambda at: since(at, time.time()), "clock": clock, "signed": signed,
-            "sized": sized, "short": short, "link": lambda values: urlencode({k: v for k, v in values.items() if v is not None}),
-        }  # fmt: skip
-        self._templates.globals |= {
-            "sections": _SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
-            "opinion": opinion, "gate_of": gate_of, "rating_of": rating_of, "version_of_files": _version_of_files(),
-        }  # fmt: skip
 
     def app(self, port: int) -> PageGuard:
         get: dict[str, Callable[[Request], Response]] = {
@@ -89,10 +56,10 @@ class Pages:
         }  # fmt: skip
         routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
         routes += [Route(path, page, methods=["POST"]) for path, page in post.items()]
-        self._guard = PageGuard(
-            Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._missing}), self._key, port
-        )
-        return self._guard
+        pages = Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._missing})
+        guard = PageGuard(pages, self._key, port)
+        self.cookie_name = guard.cookie_name
+        return guard
 
     # ---- reading -------------------------------------------------------------------------------------------------------------
 
@@ -141,7 +108,7 @@ class Pages:
                 if searched
                 else snapshot.once(("sessions", wanted), lambda: sessions_of(snapshot, rows))
             )
-        page = _page_number(query)
+        page = page_number(query)
         shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else first_turn(snapshot, entry) for entry in shown]
         return self._page(
@@ -166,7 +133,7 @@ class Pages:
         rows = snapshot.of_session.get((query.get("id", ""), query.get("user", "default")))
         if rows is None:
             raise HTTPException(404, "there is no such conversation; it may still be open, or it was deleted")
-        wanted, page = Filter.read({**query, "user": ""}), _page_number(query)
+        wanted, page = Filter.read({**query, "user": ""}), page_number(query)
         shown = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         matched = set() if wanted.is_empty else {row.turn["turn_id"] for row in matching(shown, wanted)}
@@ -277,12 +244,12 @@ class Pages:
         query, new = request.query_params, self._policy(request, "n")
         problems: list[str] = []
         record = read_eval(self._run, new["version"], problems)
-        against = _number(query.get("against"), (new["decision"] or {}).get("against") or 0)
+        against = number_in(query.get("against"), (new["decision"] or {}).get("against") or 0)
         pairs = pairs_of(record, read_eval(self._run, against, problems), against)
-        index = min(max(_number(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
+        index = min(max(number_in(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
         pair = pairs[index] if pairs else None
         swapped = pair is not None and bool(hashlib.blake2b(f"{pair['task']} {against}".encode(), key=self._salt).digest()[0] & 1)
-        pick, score = query.get("pick"), [_number(part, 0) for part in (query.get("score", "0-0-0").split("-") + ["0"] * 3)[:3]]
+        pick, score = query.get("pick"), [number_in(part, 0) for part in (query.get("score", "0-0-0").split("-") + ["0"] * 3)[:3]]
         if pick in ("a", "b", "tie") and "counted" not in query:
             score[2 if pick == "tie" else int((pick == "a") == swapped)] += 1
         return self._page(
@@ -306,13 +273,13 @@ class Pages:
         policy, query = self._policy(request, "n"), request.query_params
         suite, metric = query.get("suite", ""), query.get("metric", "")
         value = policy["metrics"].get(suite, {}).get(metric)
-        against, problems = _number(query.get("against"), None), list[str]()
+        against, problems = number_in(query.get("against"), None), list[str]()
         record = read_eval(self._run, policy["version"], problems)
         values = values_of(record, suite, metric)
         others = {} if against is None else values_of(read_eval(self._run, against, problems), suite, metric)
         if value is None and not values:
             raise HTTPException(404, "this version was not measured by that metric")
-        tasks, page = sorted(values, key=lambda task: (values[task], task)), _page_number(query)
+        tasks, page = sorted(values, key=lambda task: (values[task], task)), page_number(query)
         shown = tasks[(page - 1) * _MEASURED : page * _MEASURED]
         return self._page(
             "measured.html",
@@ -333,7 +300,7 @@ class Pages:
         )
 
     def judge(self, request: Request) -> Response:
-        snapshot, page = self._following.snapshot, _page_number(request.query_params)
+        snapshot, page = self._following.snapshot, page_number(request.query_params)
         judgements = derived(snapshot, "judge")
         queue = [row for row in judgements["queue"] if row.turn["turn_id"] not in self._following.labels]
         shown = queue[(page - 1) * _QUEUE : page * _QUEUE]
@@ -353,7 +320,7 @@ class Pages:
     def environments(self, request: Request) -> Response:
         snapshot = self._following.snapshot
         environments = derived(snapshot, "environments")
-        page = _page_number(request.query_params)
+        page = page_number(request.query_params)
         return self._page(
             "environments.html",
             "/environments",
@@ -373,7 +340,7 @@ class Pages:
         plan = next((plan for plan in snapshot.plans if plan.plan == query.get("plan")), None)
         if plan is None:
             raise HTTPException(404, "there is no such plan; its episodes may be forgotten")
-        wanted, page = query.get("ending"), _page_number(query)
+        wanted, page = query.get("ending"), page_number(query)
         episodes = [(episode, episode.ending(now)) for episode in snapshot.episodes if episode.spec.plan == plan.plan]
         episodes = [(episode, ending) for episode, ending in episodes if wanted in (None, ending)][::-1]
         return self._page(
@@ -404,132 +371,3 @@ class Pages:
             forgotten=list(read_lines(self._run.forgotten, [])),
             problems=snapshot.problems,
         )
-
-    # ---- the buttons ---------------------------------------------------------------------------------------------------------
-
-    def move(self, request: Request) -> Response:
-        """Promote a version, or roll back to one."""
-        version = _number(request.state.form.get("version"), None)
-        if version is None:
-            raise HTTPException(400, "the form names no version")
-        work = promote if request.url.path == "/promote" else rollback
-        try:
-            message = work(self._run, version)
-        except ClawError as error:
-            return self._problem(error, "/versions")
-        self._following.refresh()
-        return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back="/versions")
-
-    def label(self, request: Request) -> Response:
-        """Append a label: a rating by the operator."""
-        form = request.state.form
-        row = self._following.snapshot.by_id.get(form.get("turn", ""))
-        rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
-        if row is None or rating is None:
-            raise HTTPException(400, "the form names no turn, or no rating")
-        comment = form.get("comment", "").strip()[:LONGEST_COMMENT] or None
-        label = Feedback(secrets.token_hex(12), time.time(), LABEL, row.turn["turn_id"], rating, comment)
-        with self._writing:
-            self._labels.append(label)
-        self._following.labels[label.turn_id] = label
-        return RedirectResponse(_inner(form.get("back", "/judge")), 303)
-
-    def forget(self, request: Request) -> Response:
-        """Show what would be deleted; on the second request, delete it."""
-        form = request.state.form
-        user, session = form.get("user") or None, form.get("session") or None
-        if (user is None) == (session is None):
-            raise HTTPException(400, "name either a key or a conversation")
-        options = {name: form.get(name) == "yes" for name in ("retrain", "stop_workers")}
-        sure = form.get("sure") == "yes"
-        wish = Selection(session=session, user=user)
-        try:
-            done = forget(self._run, wish, not sure, options["retrain"], options["stop_workers"])
-        except ClawError as error:
-            return self._problem(error, "/data")
-        if sure:
-            self._following.refresh()
-        return self._page("forget.html", "/data", done=done, user=user, session=session, options=options)
-
-    # ---- the rest ------------------------------------------------------------------------------------------------------------
-
-    def login(self, request: Request) -> Response:
-        given = request.query_params.get("key")
-        return self._opened(given) if given else self._page("login.html", "/login", wrong=False)
-
-    def log_in(self, request: Request) -> Response:
-        return self._opened(request.state.form.get("key", ""))
-
-    def _opened(self, given: str) -> Response:
-        """Set the cookie. An intermediate page loads the first page, because browsers send no strict cookie after a redirect."""
-        if not self._key.opens(given.strip()):
-            return self._page("login.html", "/login", 403, wrong=True)
-        answer = self._page("opened.html", "/login")
-        answer.set_cookie(self._guard.cookie_name, self._key.cookie, httponly=True, samesite="strict", path="/")
-        return answer
-
-    def static(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        if name not in _static_files():
-            raise HTTPException(404, "there is no such file")
-        content, kind = _static_files()[name]
-        return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=31536000, immutable"})
-
-    def _missing(self, request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        detail = error.detail if isinstance(error, HTTPException) else "unknown error"
-        return self._page("problem.html", request.url.path, status, problem=detail, fix="", back="/")
-
-    def _problem(self, error: ClawError, back: str) -> Response:
-        return self._page("problem.html", back, 409, problem=error.problem, fix=error.fix, back=back)
-
-    def _page(self, template: str, section: str, status: int = 200, **values: Any) -> HTMLResponse:
-        problems = [] if template in ("login.html", "opened.html") else self._following.snapshot.problems
-        page = self._templates.get_template(template).render(section=section, run_problems=problems, **values)
-        return HTMLResponse(page.encode(errors="replace"), status)
-
-    def _row(self, request: Request) -> tuple[RunSnapshot, Row]:
-        snapshot = self._following.snapshot
-        row = snapshot.by_id.get(request.query_params.get("id", ""))
-        if row is None:
-            raise HTTPException(404, "there is no such turn; it may be in an open session, or it was deleted")
-        return snapshot, row
-
-    def _policy(self, request: Request, name: str) -> dict[str, Any]:
-        version = _number(request.query_params.get(name), None)
-        policy = next((row for row in self._following.snapshot.policies if row["version"] == version), None)
-        if policy is None:
-            raise HTTPException(404, "there is no such version")
-        return policy
-
-
-def _number(text: Any, default: Any) -> Any:
-    try:
-        return int(text)
-    except (TypeError, ValueError):
-        return default
-
-
-def _page_number(query: Any) -> int:
-    return min(max(1, int(_number(query.get("page"), 1))), 1_000_000)
-
-
-def _inner(path: str) -> str:
-    """`path` if it is a path of this server, otherwise the first page."""
-    return path if re.fullmatch(r"/[a-z]*(\?[^\s\\]*)?(#[\w-]*)?", path) else "/"
-
-
-_files: dict[str, tuple[bytes, str]] = {}
-
-
-def _static_files() -> dict[str, tuple[bytes, str]]:
-    if not _files:
-        _files.update(
-            {path.name: (path.read_bytes(), kind) for path in (_HERE / "static").iterdir() if (kind := _KINDS.get(path.suffix))}
-        )
-    return _files
-
-
-def _version_of_files() -> str:
-    """A hash of the static files. It changes with them, so that browsers may cache them."""
-    return hashlib.blake2b(b"".join(content for content, _ in _static_files().values()), digest_size=6).hexdigest()

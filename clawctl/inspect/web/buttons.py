@@ -1,0 +1,72 @@
+"""The few buttons that change something: promote, roll back, label, forget."""
+
+import secrets
+import threading
+import time
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from clawctl.errors import ClawError
+from clawctl.inspect.web.followed_run import FollowedRun
+from clawctl.inspect.web.frame import PageFrame, inner, number_in
+from clawctl.inspect.web.guard import Key
+from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
+from clawctl.run.directory import RunDir
+from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
+from clawctl.run.promotion import promote, rollback
+from clawctl.run.rows import Feedback
+
+
+class Buttons(PageFrame):
+    """Answers the forms of the pages."""
+
+    def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
+        super().__init__(run, following, key)
+        self._labels, self._writing = FeedbackFile(run.feedback), threading.Lock()
+
+    def move(self, request: Request) -> Response:
+        """Promote a version, or roll back to one."""
+        version = number_in(request.state.form.get("version"), None)
+        if version is None:
+            raise HTTPException(400, "the form names no version")
+        work = promote if request.url.path == "/promote" else rollback
+        try:
+            message = work(self._run, version)
+        except ClawError as error:
+            return self._problem(error, "/versions")
+        self._following.refresh()
+        return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back="/versions")
+
+    def label(self, request: Request) -> Response:
+        """Append a label: a rating by the operator."""
+        form = request.state.form
+        row = self._following.snapshot.by_id.get(form.get("turn", ""))
+        rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
+        if row is None or rating is None:
+            raise HTTPException(400, "the form names no turn, or no rating")
+        comment = form.get("comment", "").strip()[:LONGEST_COMMENT] or None
+        label = Feedback(secrets.token_hex(12), time.time(), LABEL, row.turn["turn_id"], rating, comment)
+        with self._writing:
+            self._labels.append(label)
+        self._following.labels[label.turn_id] = label
+        return RedirectResponse(inner(form.get("back", "/judge")), 303)
+
+    def forget(self, request: Request) -> Response:
+        """Show what would be deleted; on the second request, delete it."""
+        form = request.state.form
+        user, session = form.get("user") or None, form.get("session") or None
+        if (user is None) == (session is None):
+            raise HTTPException(400, "name either a key or a conversation")
+        options = {name: form.get(name) == "yes" for name in ("retrain", "stop_workers")}
+        sure = form.get("sure") == "yes"
+        wish = Selection(session=session, user=user)
+        try:
+            done = forget(self._run, wish, not sure, options["retrain"], options["stop_workers"])
+        except ClawError as error:
+            return self._problem(error, "/data")
+        if sure:
+            self._following.refresh()
+        return self._page("forget.html", "/data", done=done, user=user, session=session, options=options)

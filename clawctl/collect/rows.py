@@ -10,7 +10,7 @@ from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import has_images
-from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome
+from clawctl.run.outcomes import EPISODE_FAILED, WITHOUT_OUTCOME, SessionOutcome, group_of_agent
 from clawctl.run.rows import NO_NEXT_STATE, REGENERATED, Exchange, Message, Turn
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,8 @@ class ClosedTurn:
             outcome = None
         answered = self.next_state is not None or self.feedback is not None
         reason = untrainable_reason(exchange, self.kind, answered, self.repeated, decode, outcome, self.held_out)
+        group = _text(exchange.hints.get("group_id"))
+        agent = None if outcome is None else outcome.agent_of(exchange.exchange_id)
         return Turn(
             turn_id=exchange.exchange_id,
             session_id=self.session_id,
@@ -126,7 +128,7 @@ class ClosedTurn:
             kind=self.kind,
             source="serve",
             task_id=_text(exchange.hints.get("task_id")),
-            group_id=_text(exchange.hints.get("group_id")),
+            group_id=group if group is None or agent is None else group_of_agent(group, agent),
             user=exchange.key,
             created_at=exchange.created_at,
             messages=exchange.messages,
@@ -142,7 +144,7 @@ class ClosedTurn:
             top_p=exchange.top_p,
             top_k=exchange.top_k,
             finish_reason=exchange.finish_reason,
-            outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward,
+            outcome_reward=None if outcome is None or reason == REGENERATED else outcome.reward_of(exchange.exchange_id),
             step_reward=None if outcome is None or reason == REGENERATED else outcome.steps.get(exchange.exchange_id),
             feedback=self.feedback,
             trainable=reason is None,

@@ -44,6 +44,18 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentOutcome:
+    """The result of one of several agents in an episode."""
+
+    reward: float  # -1..1
+    turns: tuple[str, ...]  # its turns, by turn id or response id
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.reward <= 1:
+            raise ValueError(f"the reward of an agent is {self.reward!r}, not a number from -1 to 1")
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of an episode, as graded by the environment.
 
@@ -63,6 +75,9 @@ class Outcome:
     # it is. It takes the place of a reward. None: no hint, and the turns are trained on rewards alone.
     hint: str | None = None
     hint_place: HintPlace | None = None  # where the calls of this episode contain the hint; None: they do not contain it
+    # Several agents by name. In an agent's own turns, its reward takes the place of `reward`. Its turns are compared with those of
+    # the same agent in other attempts.
+    agents: Mapping[str, AgentOutcome] = field(default_factory=dict)
     verdict: Verdict = "trusted"  # "unverified": the grade rests on something that the judged work says of itself
 
     def __post_init__(self) -> None:
@@ -72,6 +87,8 @@ class Outcome:
             raise ValueError("a failed episode has no reward")
         if self.hint_place is not None and not self.hint:
             raise ValueError("an episode without a hint contains none")
+        if self.agents and self.reward is None:
+            raise ValueError("an episode of several agents has a reward of its own, such as their mean")
         if self.hint is not None and self.reward is not None:
             raise ValueError("an episode has a hint or a reward, not both")
         if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):

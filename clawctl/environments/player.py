@@ -289,6 +289,10 @@ class Player:
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
+            agents={
+                name: {"reward": float(agent.reward), "turns": list(by_turn(dict.fromkeys(agent.turns, 0.0)))}
+                for name, agent in outcome.agents.items()
+            },
             verdict=outcome.verdict,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import Final
 
-from clawctl.run.outcomes import SessionOutcome
+from clawctl.run.outcomes import SessionOutcome, group_of_agent
 
 MAX_GROUPS: Final = 1 << 15  # maximum number of groups remembered; the oldest are dropped
 
@@ -32,10 +32,11 @@ class Groups:
         spec = outcome.episode
         if spec is None or outcome.turn_ids is not None:
             return
-        group = self._groups.setdefault((outcome.key, spec["group_id"]), _Group(spec["attempts"]))
-        group.patience_s = max(group.patience_s, 2 * (spec["deadline"] - spec["created_at"]))
-        if outcome.settled:
-            group.settled[spec["attempt"]] = outcome.session_id if outcome.status == "done" else None
+        for name in [spec["group_id"], *(group_of_agent(spec["group_id"], agent) for agent in outcome.agents)]:
+            group = self._groups.setdefault((outcome.key, name), _Group(spec["attempts"]))
+            group.patience_s = max(group.patience_s, 2 * (spec["deadline"] - spec["created_at"]))
+            if outcome.settled:
+                group.settled[spec["attempt"]] = outcome.session_id if outcome.status == "done" else None
         while len(self._groups) > MAX_GROUPS:
             self._groups.popitem(last=False)
 

@@ -68,11 +68,12 @@ class SessionOutcome:
     episode: dict[str, Any] | None = None  # the episode's line in `episodes/`, if clawctl played it
     hint: str | None = None  # what the teacher of its turns reads besides their prompts; "": nothing; None: there is no hint
     hint_place: HintPlace | None = None  # where its prompts contain the hint; None: they do not
+    agents: dict[str, dict[str, Any]] = field(default_factory=dict)  # {"white": {"reward": 1.0, "turns": [turn ids]}}
     verdict: str = "trusted"  # or "unverified": the grade rests on something that the judged work says of itself
 
     def __post_init__(self) -> None:
         numbers = [self.created_at, *self.parts.values(), *self.steps.values(), *self.timings.values()]
-        numbers += [] if self.reward is None else [self.reward]
+        numbers += [*(agent["reward"] for agent in self.agents.values()), *([] if self.reward is None else [self.reward])]
         if not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
             raise ValueError("an outcome with a value that is no finite number")
         if self.status not in ("done", "failed") or (self.status == "failed" and self.reward is not None):
@@ -90,6 +91,15 @@ class SessionOutcome:
         """
         return self.reward is not None
 
+    def agent_of(self, turn_id: str) -> str | None:
+        """The agent whose turn it is. None if the episode has no agents, or none of them made this turn."""
+        return next((name for name, agent in self.agents.items() if turn_id in agent["turns"]), None)
+
+    def reward_of(self, turn_id: str) -> float | None:
+        """The reward of the turn's agent, or of the episode if it has no agents."""
+        agent = self.agent_of(turn_id)
+        return float(self.agents[agent]["reward"]) if agent is not None else None if self.agents else self.reward
+
     def changes(self, untrainable_reason: str | None, turn_id: str = "") -> dict[str, Any]:
         """Return the fields of an already published turn that this outcome would have changed."""
         if self.status == "failed":
@@ -98,7 +108,7 @@ class SessionOutcome:
         if self.reward is None:
             return step_reward
         reacted = {"trainable": True, "untrainable_reason": None} if untrainable_reason == NO_NEXT_STATE else {}
-        return {"outcome_reward": self.reward, **step_reward, **reacted}
+        return {"outcome_reward": self.reward_of(turn_id), **step_reward, **reacted}
 
     def in_row(self, versions: tuple[int | None, int | None]) -> dict[str, Any]:
         """Return the episode fields of each row of its turns. `versions`: the policy versions of the first and last sampled
@@ -109,7 +119,7 @@ class SessionOutcome:
             "reward": self.reward, "parts": self.parts, "steps": self.steps, "truncated": self.truncated,
             "first_version": versions[0], "last_version": versions[1], "log": self.log, "timings": self.timings,
             "settled": self.settled, "hint": self.hint, "hint_place": self.hint_place,
-            "verdict": self.verdict,
+            "verdict": self.verdict, "agents": self.agents,
         }  # fmt: skip
         return {**(self.episode or {}), **fields}
 
@@ -139,6 +149,11 @@ def read_outcome(body: Any, key: str, now: float) -> SessionOutcome:
     reward = None if reward is None else float(reward)
     names = secrets.token_hex(12), now, key, scoped_id(key, session)
     return SessionOutcome(*names, status, reward, parts, steps, ending=ending, truncated=ending in TRUNCATED)
+
+
+def group_of_agent(group_id: str, agent: str) -> str:
+    """The group of one agent's turns: agents with different roles share no baseline."""
+    return f"{group_id}:{agent}"
 
 
 def by_turn(steps: Mapping[str, float]) -> dict[str, float]:

@@ -29,6 +29,7 @@ from clawctl.privacy.selection import Selection
 from clawctl.run.directory import published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings
+from clawctl.run.groups import Groups
 from clawctl.run.keys import add_key
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.reward import OUTCOME, worth
@@ -119,6 +120,50 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
         "2 outcomes: the tests believed the graded code, so it earned nothing unless the option accept_unverified is set"
     ]
     assert httpx.get(f"{server.url.removesuffix('/v1')}/health").json()["unverified_outcomes"] == 2
+
+
+DUEL = """
+from clawctl.environments import AgentOutcome, Outcome, Task
+from clawctl.environments.asking import complete, new_client
+
+class Duel:
+    def tasks(self, split, count, seed):
+        return [Task(f"duel-{n}", n, split) for n in range(count)]
+
+    async def play(self, task, endpoint):
+        turns = {}
+        for name in ("white", "black"):
+            messages = [{"role": "user", "content": f"you play {name}"}]
+            async with new_client(endpoint) as client:
+                turns[name] = (await complete(endpoint, messages, client, max_tokens=4))["turn_id"]
+        return Outcome(0.0, agents={name: AgentOutcome(worth, (turns[name],)) for name, worth in (("white", 1.0), ("black", -1.0))})
+"""
+
+
+def test_each_of_several_agents_is_credited_with_its_own_outcome_and_compared_with_itself(tmp_path: Path, server: Server) -> None:
+    code = tmp_path / "duel.py"
+    code.write_text(DUEL)
+    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Duel", "--run", str(server.run.root), "--tasks", "1"]
+    options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--attempts", "2"]
+    played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
+    assert played.returncode == 0, played.stderr
+    found = [turn for turn in rows(server).values() if turn.task_id == "duel-0"]
+    assert len(found) == 4
+    by_agent = {name: [turn for turn in found if f"you play {name}" in str(turn.messages)] for name in ("white", "black")}
+    assert {name: [turn.outcome_reward for turn in turns] for name, turns in by_agent.items()} == {
+        "white": [1.0, 1.0], "black": [-1.0, -1.0],
+    }  # fmt: skip
+    groups = {name: {turn.group_id for turn in turns} for name, turns in by_agent.items()}
+    assert all(group is not None and group.endswith(f":{name}") for name, (group,) in groups.items())
+    ratings = Ratings(server.run)
+    known = Groups()
+    for line in ratings.read():
+        if isinstance(line, SessionOutcome):
+            known.add(line)
+    for turns in by_agent.values():
+        sessions = {turn.session_id for turn in turns}
+        assert known.is_complete(turns[0].user, turns[0].group_id or "", sessions, 0.0)
+        assert not known.is_complete(turns[0].user, turns[0].group_id or "", set(), 0.0)
 
 
 def test_an_outcome_of_other_code_does_not_count_and_the_episode_is_played_again(tmp_path: Path, server: Server) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments import EPISODE_S, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments import EPISODE_S, AgentOutcome, EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask, check_environment
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.processes import AnsweringProcess, ProcessEnded
@@ -115,7 +115,12 @@ def outcome_of(message: Mapping[str, Any], max_turns: int) -> Outcome:
     parts = {name: value for name, value in dict(message.get("parts", {})).items() if 0 <= value <= 1}
     is_out_of_turns = "max_turns" in message.get("stopped", ())
     worth = -1.0 if reward is None else max(-1.0, min(1.0, float(reward)))
-    return Outcome(worth, parts, ending=used_up or ("turns" if is_out_of_turns else "done"), log=text or None)
+    agents = {
+        name: AgentOutcome(max(-1.0, min(1.0, float(agent["reward"]))), tuple(agent["turns"]))
+        for name, agent in dict(message.get("agents", {})).items()
+    }
+    ending = used_up or ("turns" if is_out_of_turns else "done")
+    return Outcome(worth, parts, ending=ending, log=text or None, agents=agents if reward is not None else {})
 
 
 def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawError:

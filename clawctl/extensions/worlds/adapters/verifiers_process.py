@@ -112,7 +112,8 @@ async def play(vf: Any, environment: Any, task: Any, request: dict[str, Any]) ->
 
 
 def outcome(episode: Any, max_turns: int | None) -> dict[str, Any]:
-    """An episode's result: the mean over its agents. Each error has its type, which clawctl maps to an ending."""
+    """An episode's result: the mean over its agents, and each agent's own reward and calls. Errors have types, which clawctl maps
+    to endings."""
     traces = [trace for trace in episode.traces if getattr(trace.agent, "trainable", True)] or list(episode.traces)
     errors = [*episode.errors, *(error for trace in traces if not trace.ok for error in trace.errors)]
     message = {
@@ -128,9 +129,30 @@ def outcome(episode: Any, max_turns: int | None) -> dict[str, Any]:
         for name, value in [*((name, reward.value) for name, reward in trace.rewards.items()), *trace.metrics.items()]:
             if value is not None:
                 parts.setdefault(name, []).append(float(value))
+    agents = agents_of(traces)
+    if len(agents) > 1 and all(agent["turns"] for agent in agents.values()):  # else the mean is the reward of every turn
+        message["agents"] = agents
     message["reward"] = sum(float(trace.reward) for trace in traces) / len(traces)
     message["parts"] = {name: sum(values) / len(values) for name, values in parts.items()}
     return message
+
+
+def agents_of(traces: list[Any]) -> dict[str, Any]:
+    """Each agent's reward, and the ids of the answers to its calls. An agent with several traces gets their mean."""
+    agents: dict[str, dict[str, Any]] = {}
+    for trace in traces:
+        agent = agents.setdefault(getattr(trace, "agent_name", None) or "agent", {"rewards": [], "turns": []})
+        agent["rewards"].append(float(trace.reward))
+        agent["turns"] += [found for call in trace.calls if (found := response_id(call)) is not None]
+    return {
+        name: {"reward": sum(agent["rewards"]) / len(agent["rewards"]), "turns": agent["turns"]} for name, agent in agents.items()
+    }
+
+
+def response_id(call: Any) -> str | None:
+    response = getattr(call, "response", None)
+    found = response.get("id") if isinstance(response, dict) else getattr(response, "id", None)
+    return None if found is None else str(found)
 
 
 def answer(said: dict[str, Any]) -> None:

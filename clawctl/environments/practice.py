@@ -10,9 +10,6 @@ kinds of turns, none of which needs a judge or a reward:
   and correct what the policy makes of its own beginnings.
 - `elsewhere`: every fourth turn, version 0 answers a request of another job, which the note does not concern, and the policy is
   trained to go on answering it in the same way. Such a turn gets more weight once the policy answers it differently.
-
-Every fourth turn, `told` or `alone`, asks a short question in place of an earlier request: a wish that is practised on twelve
-requests alone costs the model simple facts.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +25,7 @@ from clawctl.config import Recipe
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import ask
 from clawctl.environments.hint_trial import settle_hint_place
-from clawctl.environments.note_cost import answered, is_costly, short_questions
+from clawctl.environments.note_cost import answered, is_costly
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
@@ -39,7 +36,6 @@ from clawctl.run.shards import UnreadableShard, read_columns
 
 _COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
 _ELSEWHERE = 4  # every fourth turn
-_QUESTION = 4  # every fourth turn, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +51,7 @@ class Exercise:
 class Practice:
     """Practises one note on earlier requests. Held-out sessions and requests with tools are left out."""
 
-    version = "2"
+    version = "1"
 
     def __init__(
         self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False
@@ -107,17 +103,14 @@ class Practice:
         if split == "eval":
             return []
         rng, exercises = Random(seed), list[Exercise]()
-        requests, others, questions = (_endless(some, rng) for some in (self._requests, other_requests(), _questions()))
-        system = [message for message in self._requests[-1][:1] if message["role"] == "system"]
+        requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
         for number in range(count):
             if number % _ELSEWHERE == _ELSEWHERE - 1:
                 exercises.append(Exercise("elsewhere", next(others), "", None))
-                continue
-            request = [*system, *next(questions)] if number % _QUESTION == 0 else next(requests)
-            if number < self._told * count:
-                exercises.append(Exercise("told", with_hint(request, self._note, self._place), self._note, self._place))
+            elif number < self._told * count:
+                exercises.append(Exercise("told", with_hint(next(requests), self._note, self._place), self._note, self._place))
             else:
-                exercises.append(Exercise("alone", request, self._note, None))
+                exercises.append(Exercise("alone", next(requests), self._note, None))
         return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
@@ -148,10 +141,6 @@ def other_requests() -> list[list[Message]]:
     """Requests of other jobs: titles, translations, labels, data. A note about everyday answers does not concern them."""
     lines = files("clawctl.environments").joinpath("other_requests.jsonl").read_bytes().splitlines()
     return [orjson.loads(line)["messages"] for line in lines]
-
-
-def _questions() -> list[list[Message]]:
-    return [[{"role": "user", "content": row["question"]}] for row in short_questions()]
 
 
 def base_of(endpoint: Endpoint) -> Endpoint:

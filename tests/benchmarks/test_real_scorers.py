@@ -232,10 +232,10 @@ def test_other_jobs_differ_from_those_of_practice() -> None:
     assert (len(practised), len(measured)) == (16, 16)
 
 
-def test_no_question_of_practice_measures_facts() -> None:
-    practised = {row["question"] for row in short_questions()}
-    assert len(practised) == 24
-    assert not practised & {row["question"] for row in _rows("facts.jsonl")}
+def test_no_question_that_practice_asks_measures_facts() -> None:
+    asked = {row["question"] for row in short_questions()}
+    assert len(asked) == 24
+    assert not asked & {row["question"] for row in _rows("facts.jsonl")}
 
 
 def test_every_note_has_a_scorer_and_every_told_sentence_a_note() -> None:

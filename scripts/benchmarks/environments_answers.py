@@ -6,6 +6,7 @@
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 from clawctl.extensions.worlds.toolcall.questions import Question, is_right
 from scripts.benchmarks.table import Row
@@ -22,11 +23,11 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     ]
 
 
-def read_pairs() -> list[dict[str, str]]:
+def read_pairs() -> list[dict[str, Any]]:
     return [json.loads(line) for line in Path(__file__).with_suffix(".jsonl").read_text(encoding="utf-8").splitlines()]
 
 
-def wrong_pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+def wrong_pairs() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The equivalent pairs that are not right, and the different ones that are."""
     wrong = [pair for pair in read_pairs() if is_right(pair["reply"], Question("pair", "", pair["wanted"])) != pair["same"]]
     return [pair for pair in wrong if pair["same"]], [pair for pair in wrong if not pair["same"]]

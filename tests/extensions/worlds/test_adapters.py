@@ -13,7 +13,7 @@ import pytest
 import clawctl
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EpisodeFailed, Outcome
-from clawctl.environments.player import play_task
+from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure
 from clawctl.eval.suites.installed import run_program

@@ -174,10 +174,10 @@ def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
 
 
 def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:
-    """The text of each token, or its id if the tokenizer of the run's model is not on this machine."""
+    """The text of each token, or its id if the tokenizer of the run's model is not on this machine or damaged."""
     try:
         read = _id_reader(load_recipe(recipe_file(run.root)).model_path)
-    except ClawError:
+    except Exception:  # noqa: BLE001 - tokenizers raises nothing more specific
         return [f"<{token}>" for token in ids]
     return [read([token]) or f"<{token}>" for token in ids]
 

@@ -1,6 +1,7 @@
 """`inspect why`: the numbers are those of the trainer."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -9,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clawctl.errors import ClawError
-from clawctl.inspect.why import quantiles, show_why
+from clawctl.inspect.why import quantiles, show_why, token_texts
 from clawctl.run.directory import RunDir
 
 RECORD: dict[str, Any] = {
@@ -52,6 +53,13 @@ def test_a_trained_turn_shows_its_verdict_its_step_and_its_part_in_each_term(
     }  # fmt: skip
     assert numbers["terms"]["opd"]["advantage_mean"] == -0.25
     assert "tokens" not in found
+
+
+def test_a_damaged_tokenizer_leaves_the_ids(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.json").write_text("{")
+    (run.root / "recipe.yaml").write_text(f"model: {{path: {tmp_path / 'model'}}}\n")
+    assert token_texts(run, [3, 4]) == ["<3>", "<4>"]
 
 
 def test_it_shows_how_off_policy_tokens_counted_and_where_the_gradient_was_clipped(

@@ -182,6 +182,7 @@ def appears(run: RunDir, patterns: list[str], process: subprocess.Popen[bytes], 
     while process.poll() is None and time.monotonic() < end:
         if any(next(run.root.glob(pattern), None) for pattern in patterns):
             return
+        time.sleep(0.001)  # or the search takes the core that the trainer computes on
 
 
 @pytest.mark.parametrize("shard", ["none", "full"])
@@ -190,15 +191,15 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
 ) -> None:
     runs = [open_run(tmp_path / kind) for kind in ("undisturbed", "killed")]
     for run in runs:
-        publish_turns(run, sampler, 22)
-    recipe = make_recipe(model_path, max_steps=5, lr=1e-4, shard=shard)
+        publish_turns(run, sampler, 14)
+    recipe = make_recipe(model_path, max_steps=3, lr=1e-4, shard=shard)
     train(runs[0], recipe)
     leave_ranks()
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
     command = [sys.executable, "-m", "clawctl", "train", "--run", str(runs[1].root), "--recipe", str(tmp_path / "recipe.yaml")]
     moments = [
-        ["train/checkpoints/.[2-5].*"],  # while a step is being committed
-        ["policies/.[3-5].*", "policies/[3-5]"],  # while a version is being published
+        ["train/checkpoints/.[2-3].*"],  # while a step is being committed
+        ["policies/.3.*", "policies/3"],  # while a version is being published
     ]
     ends = []
     for moment in moments:
@@ -208,10 +209,10 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
         ends.append(process.wait())
     assert -signal.SIGKILL in ends
     assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
-    assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(20)]
-    assert [row["step"] for row in read_rows(runs[1])] == list(range(1, 6))
-    assert live_version(runs[1]) == 5
-    assert all(same_weights(runs[0].version_folder(version), runs[1].version_folder(version)) for version in range(1, 6))
+    assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(12)]
+    assert [row["step"] for row in read_rows(runs[1])] == [1, 2, 3]
+    assert live_version(runs[1]) == 3
+    assert all(same_weights(runs[0].version_folder(version), runs[1].version_folder(version)) for version in (1, 2, 3))
 
 
 def damage(path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_right_patch_of_a_demonstration_mends_its_repository_and_a_wrong_one
 
 def test_copied_parts_of_a_demonstration_are_exact() -> None:
     copied = 0
-    for doc in islice(corpus.documents(3, 600), 600):
+    for doc in islice(corpus.documents(3, 150), 150):
         asked = str(doc.messages[0]["content"])
         calls = [call["function"]["arguments"] for each in doc.messages for call in each.get("tool_calls", ())]  # type: ignore[attr-defined]
         for call in calls:
@@ -53,7 +53,7 @@ def test_copied_parts_of_a_demonstration_are_exact() -> None:
         for start, end in copies(text) if kind_of(text) in ("terminal", "swe") else ():
             assert text[start:end] in text[: text.index("<|im_start|>assistant")] or "for name in" in text
             copied += 1
-    assert copied > 100
+    assert copied > 25
 
 
 def test_about_three_in_ten_demonstrations_of_a_tool_call_are_good() -> None:

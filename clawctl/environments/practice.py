@@ -23,7 +23,7 @@ import orjson
 
 from clawctl.config import Recipe
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import ask
+from clawctl.environments.asking import Refused, ask
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.errors import ClawError
@@ -90,7 +90,11 @@ class Practice:
             self._refuse_costly(base_of(server))
 
     def _refuse_costly(self, base: Endpoint) -> None:
-        before, told = answered(base, None, self._place), answered(base, self._note, self._place)
+        try:
+            before, told = answered(base, None, self._place), answered(base, self._note, self._place)
+        except Refused as refused:
+            problem = f"{base.url} did not answer the short questions that show what a note costs: {refused}"
+            raise ClawError(problem, "read its log; --option anyway=true asks none") from refused
         if is_costly(before, told):
             raise ClawError(
                 f"being told this note costs the untrained model what it knows: {sum(told)} of {len(told)} short questions are "

@@ -236,6 +236,13 @@ def test_a_note_that_costs_what_the_model_knows_is_practised_only_on_demand(run:
         Practice(NOTE).prepare(run, recipe(), Endpoint(server.url, "key", "tiny"))  # as many right answers with the note
 
 
+def test_a_server_that_refuses_the_questions_is_named_with_the_cure(run: RunDir) -> None:
+    write_requests(run)
+    with answering(lambda body: 503) as server, pytest.raises(ClawError, match=r"what a note costs: .*503") as raised:
+        Practice(NOTE).prepare(run, recipe(), Endpoint(server.url, "key", "tiny"))
+    assert "--option anyway=true" in raised.value.fix
+
+
 @pytest.mark.parametrize(
     ("before", "told", "costly"),
     [

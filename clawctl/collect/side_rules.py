@@ -13,7 +13,7 @@ import yaml
 
 from clawctl.run.rows import Exchange, Message
 
-VERSION = 6
+VERSION = 7
 
 # Values of a client's X-Turn-Type header or turn_type field. OpenClaw's provider plugin sends "user" and "unknown".
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})

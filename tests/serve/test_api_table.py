@@ -20,6 +20,7 @@ from openai.types import completion_create_params as completion_params
 from openai.types.chat import completion_create_params
 from openai.types.responses import response_create_params
 
+import clawctl
 from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.api import known
 from clawctl.serve.dialects.tables import APIS, TABLES, FieldRow, Table, read_tables
@@ -212,3 +213,17 @@ def test_the_reader_reads_exactly_the_fields_that_the_table_calls_honoured(api: 
     honoured = {name for name, treatment in rows.items() if treatment in ("honoured", "passed on")}
     assert honoured - looked_up - set(ENGINE_FIELDS) == set()  # these are passed on as they are, by their list
     assert {name for name in looked_up if rows.get(name) == "refused"} == set()
+
+
+def test_the_documented_errors_of_each_path_have_the_form_of_its_api() -> None:
+    paths = orjson.loads((Path(clawctl.__file__).parent / "serve" / "openapi.json").read_bytes())["paths"]
+    for path in (
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+    ):
+        answers = paths[path]["post"]["responses"]
+        forms = {answer["content"]["application/json"]["schema"]["$ref"] for status, answer in answers.items() if status >= "400"}
+        assert forms == {f"#/components/schemas/{'Anthropic' if path.startswith('/v1/messages') else 'OpenAI'}Error"}, path

@@ -123,12 +123,18 @@ def _read(path: Path) -> list[str]:
         rows = orjson.loads(text)
         rows = rows if isinstance(rows, list) else [rows]
     except orjson.JSONDecodeError:
-        lines = [line for line in text.splitlines() if line.strip()]
-        rows = [orjson.loads(line) if line.lstrip().startswith("{") else line for line in lines]
+        rows = [_row(path, number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     tasks = [_text(row) for row in rows]
     if not tasks or not all(tasks):
         raise ClawError(f"a row of {path} has no task", f"write texts, or objects with one of {', '.join(_TEXTS)}", 2)
     return tasks
+
+
+def _row(path: Path, number: int, line: str) -> Any:
+    try:
+        return orjson.loads(line) if line.lstrip().startswith("{") else line
+    except orjson.JSONDecodeError as error:
+        raise ClawError(f"line {number} of {path} is damaged: {error}", "correct it, or write the task as plain text", 2) from error
 
 
 def _text(row: Any) -> str:

@@ -31,8 +31,9 @@ class Memory:
     def add(self, digest: bytes, remembered: Remembered) -> None:
         if remembered[2] > _BYTES:
             return
+        previous = self.values.pop(digest, None)  # of another thread that searched the same text
         self.values[digest] = remembered
-        self.size += remembered[2]
+        self.size += remembered[2] - (0 if previous is None else previous[2])
         while len(self.values) > self.most or self.size > _BYTES:
             self.size -= self.values.popitem(last=False)[1][2]
 

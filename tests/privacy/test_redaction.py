@@ -170,6 +170,9 @@ def test_memory_of_one_key_holds_at_most_a_mebibyte_of_replacements() -> None:
     for number in range(40):
         memory.add(bytes([number]), ("x" * 100_000, Counter(), 100_000))
     assert (len(memory.values), memory.size) == (10, 1_000_000)
+    for _ in range(30):  # threads that searched the same text at the same time
+        memory.add(bytes([39]), ("x" * 100_000, Counter(), 100_000))
+    assert (len(memory.values), memory.size) == (10, 1_000_000)
     memory.add(b"longer", ("x" * 2_000_000, Counter(), 2_000_000))
     assert memory.get(b"longer") is None
     assert memory.get(bytes([39])) is not None

@@ -216,3 +216,14 @@ def test_the_described_rollout_plays_as_it_is_against_a_live_server(server: Any,
     outcome = made.play(task, Endpoint(server.url, "key", "tiny", sampling={"max_tokens": 4}))
     assert isinstance(outcome, Outcome)
     assert (outcome.reward, list(outcome.steps.values())) in [(1.0, [1.0]), (-1.0, [-1.0, -1.0])]
+
+
+def test_a_damaged_line_of_tasks_is_named(tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('list the files\n{"task": "count them"\n')
+
+    def rollout(agent_model: Any, task_description: str) -> list[Any]:
+        return []
+
+    with pytest.raises(ClawError, match=r"line 2 of .*tasks\.jsonl is damaged"):
+        environment_of(rollout)(data=str(tasks))

@@ -24,6 +24,7 @@ from clawctl.config import load_recipe
 from clawctl.environments.asking import Refused, ask
 from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
+from clawctl.process import die_with_parent
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.policies import live_version
@@ -75,7 +76,8 @@ def main() -> None:
 
 
 def start_process(command: list[str], log: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True)
+    """The process ends with this one, also if this one is killed."""
+    return subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, start_new_session=True, preexec_fn=die_with_parent())
 
 
 def end_process(process: subprocess.Popen[bytes]) -> None:

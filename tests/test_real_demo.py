@@ -1,7 +1,15 @@
 """The demo with the pretrained model: wishes in people's own words, and what it says of a wish that is not understood."""
 
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
 import pytest
 
+from scripts.benchmarks.circle import ROOT
 from scripts.real_demo import brief, not_understood
 from scripts.wish_reader import languages, read_wish
 
@@ -58,3 +66,18 @@ def test_what_is_not_understood_is_said_with_its_count() -> None:
 def test_an_answer_is_shown_on_a_line() -> None:
     assert brief("one\n\n two ") == "one / two"
     assert brief("x" * 300) == "x" * 220 + " …"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_no_stage_outlives_the_demo(ending: signal.Signals) -> None:
+    before = set((ROOT / "runs").glob("*"))
+    with subprocess.Popen([sys.executable, "-m", "scripts.wish_demo", "--talk"], cwd=ROOT, stdin=subprocess.PIPE) as demo:
+        deadline = time.monotonic() + 90
+        while len(family := psutil.Process(demo.pid).children(recursive=True)) < 4:  # up and stages
+            assert demo.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        demo.send_signal(ending)
+    assert not psutil.wait_procs(family, timeout=30)[1]
+    for folder in set((ROOT / "runs").glob("*")) - before:
+        shutil.rmtree(folder)

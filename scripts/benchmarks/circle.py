@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from clawctl.config import load_recipe
+from clawctl.process import die_with_parent
 from scripts.wishes.judge import judge_server
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -60,11 +61,12 @@ def write_recipe(folder: Path, changes: dict[str, Any]) -> Path:
 
 @contextmanager
 def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run all stages of `recipe` on `run` and stop them cleanly at the end."""
+    """Run all stages of `recipe` on `run` and stop them cleanly at the end. If this process is killed, they end too."""
     with (run.parent / f"{run.name}.log").open("wb") as log:
         up = subprocess.Popen(
-            [*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT
-        )
+            [*CLAWCTL, "up", str(recipe), "--run", str(run)], stdout=log, stderr=log, start_new_session=True, env=ENVIRONMENT,
+            preexec_fn=die_with_parent(),
+        )  # fmt: skip
         try:
             try:
                 wait_until(lambda: (run / "serve.json").exists(), 600, "the server did not start", up)

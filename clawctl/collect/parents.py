@@ -91,12 +91,15 @@ class ParentIndex:
         """
         return self._by_request.get((user, hint, path), [])[-MAX_COMPARED:]
 
-    def find_parent(
-        self, conversation: CanonicalRequest, messages: list[Message], user: str, hint: str | None, since: float
-    ) -> Match | None:
-        """Return the turn that this request continues, or None for a root. Trees not seen since `since` have ended."""
+    def find_parent(self, conversation: CanonicalRequest, exchange: Exchange, hint: str | None, since: float) -> Match | None:
+        """Return the turn that this request continues, or None for a root. Trees not seen since `since` have ended.
+
+        Answers after that of the request's `previous_response_id` are the client's own.
+        """
+        messages, user, previous = exchange.messages, exchange.key, exchange.hints.get("continues")
         repeats = {twin.parent_id for twin in self.find_repeats(user, hint, conversation.path)}
         answers = [index for index, role in enumerate(conversation.roles) if role == "a"]
+        answers += [index for index in answers if previous and previous in handles(messages[conversation.positions[index]])]
         for index in reversed(answers):
             for evidence, candidates in self._candidates(conversation, messages, index, user, hint):
                 matches = [node for node in candidates if _is_open(node, hint, since)]

@@ -113,7 +113,7 @@ class Sessions:
         if is_plain(exchange.messages):
             match = self._index.find_plain_parent(exchange, hint, since)
         else:
-            match = self._index.find_parent(conversation, exchange.messages, exchange.key, hint, since)
+            match = self._index.find_parent(conversation, exchange, hint, since)
         if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
             return None  # its published parent has ended: another turn with the same text is not its parent
         return match

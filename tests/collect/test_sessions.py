@@ -260,3 +260,14 @@ def test_a_request_that_names_the_response_it_continues_settles_its_next_state_w
     rows = stitch(first, second)
     assert rows[first.exchange_id].next_state == [user("and now?")]
     assert (rows[second.exchange_id].kind, rows[second.exchange_id].parent_turn_id) == ("main", first.exchange_id)
+
+
+def test_answers_that_a_client_writes_behind_the_response_that_it_names_do_not_change_the_parent() -> None:
+    """`previous_response_id` with an example of an answer in `input`: an earlier turn has that answer."""
+    talk = [user("Are you ready?"), answer("Ok."), user("hi"), answer("hello")]
+    other, first = asked(talk[:1], talk[1], session_id="s"), asked(talk[:3], talk[3], session_id="s")
+    shown = [*talk[:3], {**talk[3], "handle": first.exchange_id}, user("Say ok."), answer("Ok."), user("and now?")]
+    second = asked(shown, answer("now"), session_id="s", continues=first.exchange_id)
+    rows = stitch(other, first, second)
+    assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+    assert rows[first.exchange_id].next_state == [user("Say ok.")]

@@ -187,7 +187,9 @@ def test_openai_responses_calls_tools(rehearsed: Server) -> None:
         model="m", input="Thanks [[say:Bye]]", previous_response_id=second.id, tools=tools
     )  # fmt: skip
     assert last.output_text == "Bye"
-    assert_one_trainable_session(rows_since(rehearsed, before), 3)
+    bare: Any = rehearsed.client.responses.create(model="m", input="So? [[say:So]]", previous_response_id=last.id, temperature=0.5)
+    assert bare.output_text == "So"  # without the tools, and with another temperature
+    assert_one_trainable_session(rows_since(rehearsed, before), 4)
 
 
 def test_anthropic_messages_calls_tools(rehearsed: Server) -> None:

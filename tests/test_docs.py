@@ -41,7 +41,7 @@ def test_every_command_in_the_documents_parses() -> None:
     for page, command in sorted(commands):
         parts = shlex.split(command)
         path = [word for word in parts[:2] if re.fullmatch(r"[a-z-]+", word)]
-        stage = " ".join(path if parts[0] in ("inspect", "policies", "keys") else path[:1])
+        stage = " ".join(path if parts[0] in ("inspect", "policies", "keys", "notes") else path[:1])
         if stage not in options:
             done = subprocess.run(
                 [sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False

@@ -19,6 +19,7 @@ from clawctl.cli import (
     inspect,
     judge,
     keys,
+    notes,
     openclaw,
     play,
     policies,
@@ -79,8 +80,9 @@ app.command(name="openclaw-setup")(openclaw.openclaw_setup)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policies.app, name="policies")
 app.add_typer(keys.app, name="keys")
+app.add_typer(notes.app, name="notes")
 app.add_typer(recipe.app, name="recipe")
-for part in (app, inspect.app, policies.app, keys.app, recipe.app):
+for part in (app, inspect.app, policies.app, keys.app, notes.app, recipe.app):
     for registered in part.registered_commands:
         registered.cls = Command
 

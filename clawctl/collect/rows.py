@@ -154,6 +154,7 @@ class ClosedTurn:
             redacted_by=exchange.redacted_by,
             policy_name=exchange.policy_name,
             images=exchange.images,
+            notes=exchange.notes,
         )
 
 

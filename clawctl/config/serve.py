@@ -109,6 +109,11 @@ class ServeConfig(Section):
     sampling: SamplingConfig = SamplingConfig()
     """Changes to the sampling settings of requests. Some clients always send temperature 0, and turns sampled at temperature 0
     cannot be trained. The answer's `X-Clawctl-Sampling` header lists every change, and `/health` counts them."""
+    notes: Literal["off", "prompt"] = "prompt"
+    """Add a key's notes (`RUN/notes/KEY/`) to its requests, so that a wish holds from the next answer. A request with the header
+    `X-Notes: off` gets none."""
+    notes_chars: int = Field(2000, ge=0)
+    """Characters of notes in one prompt. Notes that name a word of the request come first, then the newest ones."""
     max_tokens: int | None = Field(None, gt=0)
     """Maximum number of tokens in an answer if the request sets no limit. Unset: the rest of the context. Set it if the model may
     not stop by itself, or if an upstream requires a limit."""

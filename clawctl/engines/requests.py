@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from clawctl.run.rows import Message
+from clawctl.run.rows import Message, NotesShown
 
 
 class Refusal(Exception):
@@ -67,6 +67,7 @@ class GenerationRequest:
     prompted: bool = True  # the prompt ends with the header of an answer
     return_ids: bool = False  # return token ids to the client
     continuous_usage: bool = False  # each chunk of a stream has the usage so far
+    notes: NotesShown | None = None  # what `messages` have in addition to `sent_messages`
     answers: dict[int, list[EarlierAnswer]] | None = None  # candidates for each index of `messages`; None: nothing is put back
 
     @property

@@ -15,7 +15,7 @@ import orjson
 from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, publish_bytes
-from clawctl.run.endpoint import Endpoint
+from clawctl.run.endpoint import QUIET, Endpoint
 from clawctl.run.hint_places import PLACES, PUBLISHED, HintPlace, read_hint_place, with_hint
 
 log = logging.getLogger("play")
@@ -64,7 +64,7 @@ def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
 
 async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
     """How many answers meet their wish, and how many there are, by place."""
-    quiet, met, answers = replace(server, headers={**server.headers, "X-Capture": "off"}), Counter[str](), Counter[str]()
+    quiet, met, answers = replace(server, headers={**server.headers, **QUIET}), Counter[str](), Counter[str]()
     async with new_client(quiet) as client:
 
         async def meets(request: str, wish: str, place: HintPlace) -> None:

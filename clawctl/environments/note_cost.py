@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from clawctl.environments.asking import ask, new_client
-from clawctl.run.endpoint import Endpoint
+from clawctl.run.endpoint import QUIET, Endpoint
 from clawctl.run.hint_places import HintPlace, with_hint
 
 _MAX_TOKENS = 32
@@ -31,7 +31,7 @@ def short_questions() -> list[dict[str, Any]]:
 def answered(server: Endpoint, note: str | None, place: HintPlace) -> list[bool]:
     """Which of the short questions the model answers right, with the note in each request or without one. Nothing is captured.
     Raises Refused."""
-    quiet = replace(server, headers={**server.headers, "X-Capture": "off"})
+    quiet = replace(server, headers={**server.headers, **QUIET})
 
     async def all_of_them() -> list[bool]:
         async with new_client(quiet) as client:

@@ -19,7 +19,7 @@ from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable
 from clawctl.judge.prompts import judge_messages, new_fence
 from clawctl.judge.shares import LIKELIEST
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _NOT_NOW = (429, 503)  # busy, or still loading its model
 _KEY_OR_MODEL = (401, 403, 404)
 _LOGPROBS = {"logprobs": True, "top_logprobs": LIKELIEST}
 # If the judge is this run's own server, its answers must not be captured as conversations.
-_HEADERS = {"X-Turn-Type": "judge", "X-Capture": "off"}
+_HEADERS = {"X-Turn-Type": "judge", **QUIET}
 
 
 class CallRefused(Exception):

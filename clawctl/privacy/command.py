@@ -37,7 +37,7 @@ def forget(
     selection = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
-        if not planned.turns and not planned.policies and not storage_of(run.root).in_bucket:
+        if not planned.turns and not planned.policies and not planned.notes and not storage_of(run.root).in_bucket:
             raise ClawError(NO_TURN, LISTS, 2)
         _report(planned, as_json=False)
         _confirm()
@@ -93,7 +93,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 
 def _lines(result: Forgotten) -> dict[str, Any]:
-    if not result.turns and not result.files and result.rollback_plan is None:
+    if not result.turns and not result.files and not result.notes and result.rollback_plan is None:
         return {"nothing": f"{NO_TURN}; {LISTS}"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
@@ -101,6 +101,8 @@ def _lines(result: Forgotten) -> dict[str, Any]:
     }
     if result.files:
         lines["rewritten"] = ", ".join(f"{name} ({rows})" for name, rows in result.files.items())
+    if result.notes:
+        lines["notes"] = ", ".join(result.notes)
     if result.removed_whole:
         lines["removed completely"] = f"{', '.join(result.removed_whole)}: could not be read, so their content is not known"
     if result.rollback_plan is not None:

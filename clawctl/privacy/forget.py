@@ -7,6 +7,7 @@ stopped, because they hold conversations in memory.
 
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -28,6 +29,7 @@ from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, sole_worker
 from clawctl.run.images import remove_unused
 from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.notes import notes_folder, read_notes
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.storage import ABOUT, storage_of
 
@@ -50,6 +52,7 @@ class Forgotten:
     files: dict[str, int] = field(default_factory=dict)
     removed_whole: list[str] = field(default_factory=list)  # unreadable files that were deleted
     rollback_plan: RollbackPlan | None = None
+    notes: list[str] = field(default_factory=list)  # "anna/answer-in-spanish": notes of a forgotten user
 
 
 def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: bool, end_workers: bool = False) -> Forgotten:
@@ -67,12 +70,16 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_affected_earlier(run) if retrain else [])})
         result = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
         result.rollback_plan = plan_rollback(run, policies) if retrain and policies else None
+        if selection is not None and selection.user is not None:
+            result.notes = [f"{selection.user}/{note.id}" for note in read_notes(run, selection.user)]
         if dry_run:
             return result
         with _stopped_judges(run, chosen, end_workers):
             if chosen.turn_ids or chosen.unreadable or storage_of(run.root).in_bucket:
                 _record(run, result)
                 _remove_everywhere(run, selection, chosen, result)
+            if selection is not None and selection.user is not None:
+                shutil.rmtree(notes_folder(run, selection.user), ignore_errors=True)
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
                 result.files["images"] = removed
             if result.rollback_plan is not None:

@@ -90,8 +90,7 @@ class Redactor(TextSearch):
     def exchange(self, exchange: Exchange, unwritten: Any = None) -> Exchange:
         """Return the exchange in the form that may be written. Raises RedactionFailed.
 
-        `unwritten` entered the prompt, so the ids contain it, but it is in no field of the exchange (settings of the chat
-        template).
+        `unwritten` (settings of the chat template) entered the prompt, so the ids contain it, but no field of the exchange does.
         """
         if not self._finders:
             return exchange
@@ -120,24 +119,25 @@ class Redactor(TextSearch):
     def _exchange(self, exchange: Exchange, unwritten: Any) -> Exchange:
         reading = _Reading(exchange.key, self._memories.of(exchange.key))
         tools, messages, response = self._conversation(exchange, reading)
-        hits = reading.hits
         claims = {key: self._redact_part({key: value}, "what the client claims", reading) for key, value in exchange.hints.items()}
         model = self._redact_part(exchange.model, "the name of the model", reading)
         secret_claims = {key for key, value in exchange.hints.items() if claims[key] != {key: value}}
         hints = {key: self._replace_claim(key, value) if key in secret_claims else value for key, value in exchange.hints.items()}
-        clean_unwritten = self._redact_part(unwritten, "the settings of the template", reading)
-        around = [*_pairs(exchange.tools, tools), (unwritten, clean_unwritten)]
+        clean_unwritten = self._redact_part(unwritten, "the template's settings", reading)
+        notes = None if exchange.notes is None else self._redact_part(exchange.notes, "the notes", reading)
+        around = [*_pairs(exchange.tools, tools), (unwritten, clean_unwritten), *_pairs(exchange.notes, notes)]
         shown = self._shown_ids(exchange, reading, [*around, *zip(exchange.messages, messages, strict=True)], response)
-        unchanged = (tools, messages, response, model, hints, clean_unwritten, shown.trainable, shown.secrets)
-        if unchanged == (exchange.tools, exchange.messages, exchange.response, exchange.model, exchange.hints, unwritten, True, ()):
+        unchanged = (tools, messages, response, model, hints, clean_unwritten, notes, shown.trainable, shown.secrets)
+        sent = (exchange.tools, exchange.messages, exchange.response, exchange.model, exchange.hints, unwritten, exchange.notes)
+        if unchanged == (*sent, True, ()):
             if response is None and exchange.completion_ids:  # the text of these tokens was never searched
                 return replace(exchange, completion_ids=None, logprobs=None, allowed=None)
             return exchange
         if secret_claims <= _GROUPING_CLAIMS:  # they group requests, and a hash still does
-            hits.pop("what the client claims", None)
+            reading.hits.pop("what the client claims", None)
         clean = replace(
             exchange, messages=shown.messages(messages), tools=tools, response=shown.of(response), hints=hints, model=model,
-            prompt_ids=shown.prompt_ids, redacted_by=_first_rule(hits),
+            prompt_ids=shown.prompt_ids, notes=shown.of(notes), redacted_by=_first_rule(reading.hits),
         )  # fmt: skip
         unread = self._decode is None and (model != exchange.model or bool(secret_claims - _GROUPING_CLAIMS))
         return without_ids(clean) if unread or not shown.trainable else clean

@@ -27,8 +27,8 @@ from clawctl.run.storage import ABOUT, storage_of
 _log = logging.getLogger(__name__)
 
 FOLDERS = (
-    "captures", "feedback", "episodes", "images", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks",
-    "logs",
+    "captures", "feedback", "notes", "episodes", "images", "trajectories", "verdicts", "policies", "train", "eval", "quarantine",
+    "locks", "logs",
 )  # fmt: skip
 
 _ABANDONED_S = 86400.0
@@ -66,6 +66,7 @@ class RunDir:
     episode_key = _RunPath("episode_key")  # the secret that signs the capabilities of episodes
     captures = _RunPath("captures")  # `<writer>-<n>.jsonl`: serve appends, one exchange a line
     feedback = _RunPath("feedback")  # `<writer>-<n>.jsonl`: serve appends, one explicit rating a line
+    notes = _RunPath("notes")  # `<key>/<id>.md`: what a person wants or told; people, serve and judge write it
     episodes = _RunPath("episodes")  # `<worker>-<n>.jsonl`: episodes; a worker appends a line before its episode begins
     images = _RunPath("images")  # `<sha256>`: serve stores each image of a captured message once
     position = _RunPath("collect.json")  # how far collect has read the captures

@@ -18,6 +18,7 @@ from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.policies import live_version, read_policy
 
 _log = logging.getLogger(__name__)
+QUIET = {"X-Capture": "off", "X-Notes": "off"}  # headers of clawctl's own questions: not captured, and without anybody's notes
 _ALL_ADDRESSES = ("0.0.0.0", "::", "")
 _ONE_VERSION_FIX = (
     "set judge.endpoint and judge.model to another server (a gate needs eval.endpoint too), or train an adapter (train.lora), "

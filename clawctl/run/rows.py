@@ -33,6 +33,14 @@ class PromptImage(TypedDict):
     tokens: int
 
 
+class NotesShown(TypedDict):
+    """The notes in a prompt: they stand in its last user message, which is captured without them."""
+
+    ids: list[str]
+    text: str  # the sentences, one a line
+    place: HintPlace
+
+
 def are_images(images: Any, prompt: int) -> bool:
     """Whether `images` is a list of images in order, within a prompt of `prompt` ids."""
     end = 0
@@ -109,6 +117,7 @@ class Exchange:
     policy_name: str = DEFAULT_POLICY  # the policy that `policy_version` refers to
     # Images in `prompt_ids`, in order; None: none, or the engine does not report their positions
     images: list[PromptImage] | None = None
+    notes: NotesShown | None = None  # the notes in `prompt_ids` that `messages` lack; None: none
 
     def __post_init__(self) -> None:
         if self.completion_ids is not None and self.logprobs is not None and len(self.completion_ids) != len(self.logprobs):
@@ -173,6 +182,7 @@ class Turn:
     step_reward: float | None = None  # the environment's score of this turn alone
     episode: dict[str, Any] | None = None  # the turn's episode: its spec and its outcome, the same in each of its rows
     images: list[PromptImage] | None = None  # images in `prompt_ids`, in order; None: none
+    notes: NotesShown | None = None  # the notes in `prompt_ids` that `messages` lack; None: none
 
     @property
     def hides_secrets(self) -> bool:

@@ -34,7 +34,7 @@ _TURN = pa.schema([
     ("top_k", pa.int32()), ("finish_reason", pa.string()), ("outcome_reward", pa.float64()), ("feedback", pa.float64()),
     ("trainable", pa.bool_()), ("untrainable_reason", pa.string()), ("parent_evidence", pa.string()),
     ("allowed", pa.string()), ("redacted_by", pa.string()), ("policy_name", pa.string()),
-    ("step_reward", pa.float64()), ("episode", _JSON), ("images", _JSON),
+    ("step_reward", pa.float64()), ("episode", _JSON), ("images", _JSON), ("notes", _JSON),
 ])  # fmt: skip
 _VERDICT = pa.schema([
     ("turn_id", pa.string()), ("reward", pa.float64()), ("votes", pa.list_(pa.int8())), ("hint", pa.string()),
@@ -55,9 +55,9 @@ _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # typecodes for packing long lists of numbers
 _TRANSIENT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
 _OPTIONAL_COLUMNS = frozenset(  # columns that older shards may lack; their value is then None
-    ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode")
+    ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode", "notes")
 )
-_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images")
+_JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images", "notes")
 ROWS_AT_ONCE = 64  # as Python objects, rows take about five times their size in a table
 
 

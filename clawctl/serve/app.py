@@ -51,6 +51,7 @@ from clawctl.serve.hosts import Hosts
 from clawctl.serve.http_response import EventStream, RequestContext, complete_response, error_body, extra_headers, json_response
 from clawctl.serve.intake import Concurrency, Intake
 from clawctl.serve.metrics import Metrics
+from clawctl.serve.notes import Notes
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.request_sizes import largest_body, parse
@@ -67,7 +68,7 @@ Writer = Callable[..., Dialect]  # of a GenerationRequest and the handle of its 
 _WRITERS: dict[str, Writer] = {
     "chat": chat.Chat, "responses": responses.Responses, "messages": messages.Messages, "completions": completions.Completions,
 }  # fmt: skip
-_RESPONSES = "/v1/responses/"
+_RESPONSES, _NOTES = "/v1/responses/", "/v1/notes"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
 Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream | Replay]]
 
@@ -96,6 +97,7 @@ class Gateway:
         self._intake = Intake(self._limits, self._queues, recipe.model_name, tokenizer)
         self._metrics = Metrics()
         self._rating = Rating(run if capture.enabled else None, recipe, self._metrics.ratings)
+        self._notes = Notes(run, recipe, versions)
         self._stored = StoredResponses()
         self._episode_secret, self._retries = episode_secret(run), Retries()
         self._recent = RecentAnswers() if recipe.serve.splice else None
@@ -179,6 +181,9 @@ class Gateway:
         """The route of a path (None if there is none) and its allowed methods."""
         if path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :] and path not in self._routes:
             return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored_response), "GET, HEAD, DELETE"
+        if path == _NOTES or (path.startswith(f"{_NOTES}/") and "/" not in path[len(_NOTES) + 1 :]):
+            allowed = "GET, HEAD, POST" if path == _NOTES else "DELETE"
+            return Route(method if method in allowed.split(", ") else allowed.split(", ")[0], "notes", True, self._note), allowed
         route = self._routes.get(path)
         if route is None and path.startswith("/v1/models/"):
             route = Route("GET", "models", True, self._service_info.model)
@@ -237,6 +242,8 @@ class Gateway:
     ) -> Response | EventStream:
         """The answer to a checked request: complete, or a stream. Raises Refusal."""
         request, hints, for_training = self._prepare(http_request, context, request)
+        if context.episode is None:
+            request = await self._notes.applied(request, http_request.headers, hints)
         requests, handle = [request], new_handle()
         if request.prompts:
             requests = await completions.each_prompt(request, self._text_of)
@@ -364,6 +371,15 @@ class Gateway:
         with self._concurrency.count_request(context.key):
             store = self._rating.store if context.api == "feedback" else self._rating.store_outcome
             return json_response(await store(parse(raw), context.key))
+
+    async def _note(self, http_request: Request, context: RequestContext) -> Response:
+        if http_request.method == "POST":
+            raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
+            return json_response(await self._notes.post(parse(raw), context.key))
+        if http_request.method == "DELETE":
+            note_id = normalised_path(http_request.scope["path"]).removeprefix(f"{_NOTES}/")
+            return json_response(await self._notes.retract(context.key, note_id))
+        return json_response(await self._notes.listed(context.key))
 
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
         live = self._versions.live

@@ -16,7 +16,7 @@ from clawctl.serve.http_response import Envelope, RequestContext
 
 _SLASHES = re.compile(r"/{2,}")
 _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
-_API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome|score)(/|$)")
+_API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome|notes|score)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
 _ABSENT = (  # start of the path, and the explanation

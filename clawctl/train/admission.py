@@ -4,7 +4,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,7 +12,7 @@ from clawctl.config import TrainConfig
 from clawctl.config.methods import Both, Hints, Hybrid
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed_tokens import Allowed, unpack
-from clawctl.run.hint_places import PUBLISHED
+from clawctl.run.hint_places import PUBLISHED, with_hint
 from clawctl.run.images import read_image
 from clawctl.run.reward import PRACTICE, Worth, worth
 from clawctl.run.rows import HintPlace, Turn, Verdict, is_by_teacher
@@ -81,9 +81,14 @@ class Admission:
             raise TurnRefused("no verdict")
         if (episode := turn.episode or {}).get("hint") is not None:
             return self._practised(stem, turn, str(episode["hint"]), episode.get("hint_place"), version)
+        notes = turn.notes
+        if notes is not None:
+            turn = replace(turn, messages=with_hint(turn.messages, notes["text"], notes["place"]))  # as the model saw them
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
         if self.config.hints.teach_praised and earlier and not hints and (earned.value or 0) > 0:
             hints, earlier = [earlier[-1]], earlier[:-1]
+        if notes is not None and not hints and self.config.uses_hints and not self.config.uses_rewards and (earned.value or 0) >= 0:
+            return self._practised(stem, turn, notes["text"], notes["place"], version)
         reward = self._reward(turn, earned, verdict, bool(hints))
         self._check_numbers(turn)
         self._check_images(turn)
@@ -108,7 +113,8 @@ class Admission:
         )  # fmt: skip
 
     def _practised(self, stem: str, turn: Turn, hint: str, place: HintPlace | None, version: int) -> Sample:
-        """Return a turn that was played with a hint. The teacher always reads the hint, the policy never does.
+        """Return a turn that was played with a hint, or answered with notes in its prompt. The teacher always reads them, and the
+        policy never does.
 
         If the turn was asked with the hint (at `place`), the teacher has sampled it. The policy's logprobs are those of the same
         answer after the prompt without the hint, as for imported text. If there is nothing to read (""), the teacher reads the
@@ -123,7 +129,7 @@ class Admission:
         teacher = self._teacher_prompt(turn, hint, ()) if hint and place is None else recorded
         if policy is None or teacher is None:
             raise TurnRefused("teacher prompt does not match")
-        by_teacher = is_by_teacher(turn.episode)
+        by_teacher = is_by_teacher(turn.episode) or turn.notes is not None
         sampled_by = version if by_teacher or turn.policy_version is None else turn.policy_version
         return Sample(
             turn.turn_id, stem, kind_of(turn), policy, list(turn.completion_ids or []),

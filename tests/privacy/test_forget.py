@@ -20,6 +20,7 @@ from clawctl.privacy.rewriting import rewrite_appended
 from clawctl.privacy.rollback import learned_from
 from clawctl.privacy.selection import Selection, select
 from clawctl.run.directory import RunDir, claimed, open_run, publish_bytes, published, sole_worker
+from clawctl.run.notes import add_note, keys_with_notes, read_notes
 from clawctl.run.policies import live_version, publish_policy
 from clawctl.run.rows import Policy, Verdict
 from clawctl.run.shards import read_turns, read_verdicts, write_turns, write_verdicts
@@ -163,6 +164,18 @@ def test_a_user_takes_everything_along(example: RunDir) -> None:
     assert [row.turn_id for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == [
         "t1", "t2", "t3", "t4", "t5", "t6",
     ]  # fmt: skip
+
+
+def test_notes_go_with_their_user_and_with_the_turn_that_they_came_from(example: RunDir) -> None:
+    victim = next(turn for path in published(example.trajectories, ".parquet") for turn in read_turns(path))
+    other = "anna" if victim.user != "anna" else "bert"
+    add_note(example, "carl", "Answer in Spanish.")
+    add_note(example, other, "Answer in German.")
+    add_note(example, other, "Answer in verse.", turns=(victim.turn_id,))
+    assert forget(example, Selection(user="carl"), False, False).notes == ["carl/answer-in-spanish"]
+    assert keys_with_notes(example) == [other]
+    forget(example, Selection(session=victim.session_id, user=victim.user), False, False)
+    assert [note.text for note in read_notes(example, other)] == ["Answer in German."]
 
 
 def test_before_means_whole_sessions_for_their_later_turns_repeat_the_earlier(example: RunDir) -> None:

@@ -134,6 +134,54 @@ def test_a_method_without_a_teacher_trains_no_practice(sampler: Sampler, admit: 
         admit(practised(sampler, "x", kind), method="binary", teacher="self")
 
 
+# ---- answers to notes ----------------------------------------------------------------------------------------------------
+
+
+def noted(sampler: Sampler, place: Any = "line", **changes: Any) -> Turn:
+    """A turn that a person's request began, answered with a note in the prompt."""
+    turn = sampler.turn("x", seed=1)
+    prompt = prompt_of(sampler, with_hint(turn.messages, HINT, place))
+    return replace(turn, **{"prompt_ids": prompt, "notes": {"ids": ["a"], "text": HINT, "place": place}, **changes})
+
+
+def judged(turn: Turn, hint: str | None = None, reward: float | None = None) -> Verdict:
+    return Verdict(turn.turn_id, reward, [], hint, [hint] if hint else [], "judge", None, None)
+
+
+def admitted(sampler: Sampler, turn: Turn, given: Verdict, **config: Any) -> Any:
+    admission = Admission(TrainConfig.model_validate({**METHOD, **config}), texts_of(sampler), UNKNOWN, place=lambda: "line")
+    return admission.sample("a", turn, given, UNKNOWN, 3)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_answer_to_a_note_teaches_the_policy_without_the_note(sampler: Sampler, place: Any) -> None:
+    turn = noted(sampler, place)
+    sample = admitted(sampler, turn, judged(turn))
+    assert sample.teacher_prompt_ids == turn.prompt_ids
+    assert sample.prompt_ids == prompt_of(sampler, turn.messages) != turn.prompt_ids
+    assert (sample.logprobs, sample.imported, sample.reward) == (None, True, None)
+
+
+def test_a_hint_on_an_answer_to_a_note_stands_below_the_note(sampler: Sampler) -> None:
+    turn, hint = noted(sampler), "say thanks"
+    sample = admitted(sampler, turn, judged(turn, hint, -1.0))
+    assert sample.prompt_ids == turn.prompt_ids
+    both = with_hint(with_hint(turn.messages, HINT, "line"), hint, "line")
+    assert sample.teacher_prompt_ids == prompt_of(sampler, both)
+
+
+def test_a_bad_answer_to_a_note_without_a_hint_is_no_example(sampler: Sampler) -> None:
+    turn = noted(sampler)
+    with pytest.raises(TurnRefused, match="no hint"):
+        admitted(sampler, turn, judged(turn, None, -1.0))
+
+
+def test_a_reward_counts_for_the_prompt_that_was_answered(sampler: Sampler) -> None:
+    turn = noted(sampler)
+    sample = admitted(sampler, turn, judged(turn, None, 1.0), method="binary", teacher="self")
+    assert (sample.prompt_ids, sample.reward, sample.logprobs) == (turn.prompt_ids, 1.0, turn.logprobs)
+
+
 # ---- the feed ------------------------------------------------------------------------------------------------------------
 
 

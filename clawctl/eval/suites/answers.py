@@ -13,7 +13,7 @@ import yaml
 
 from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
 from clawctl.http_client import Client, RequestFailed, proxy_for
-from clawctl.run.endpoint import Endpoint
+from clawctl.run.endpoint import QUIET, Endpoint
 from clawctl.run.rows import Message
 
 Call = tuple[str | None, Any]  # name and arguments; both None if the markup cannot be parsed
@@ -96,7 +96,7 @@ async def _posted(client: Client, endpoint: Endpoint, path: str, body: Mapping[s
 @asynccontextmanager
 async def client_of(endpoint: Endpoint) -> AsyncIterator[Client]:
     """A client for an endpoint's server. Its calls are not captured."""
-    headers = {"x-capture": "off", **endpoint.headers}
+    headers = {**QUIET, **endpoint.headers}
     async with Client(endpoint.url, endpoint.api_key, headers, proxy=proxy_for(endpoint.url)) as client:
         yield client
 

@@ -18,7 +18,7 @@ from clawctl.eval.suites.tasks import measure_tasks
 from clawctl.intervals import estimate
 from clawctl.plugins import takes
 from clawctl.run.directory import RunDir
-from clawctl.run.endpoint import Endpoint
+from clawctl.run.endpoint import QUIET, Endpoint
 
 Found = TypeVar("Found")
 
@@ -66,7 +66,7 @@ class LoadedSuite:
 
     def _place(self, endpoint: Endpoint) -> Endpoint:
         sampling = {"temperature": self.settings.temperature, "max_tokens": self.settings.max_tokens}
-        return Endpoint(endpoint.url, endpoint.api_key, endpoint.model, {"X-Capture": "off"}, sampling)
+        return Endpoint(endpoint.url, endpoint.api_key, endpoint.model, QUIET, sampling)
 
     async def _guarded(self, work: Awaitable[Found], endpoint: Endpoint) -> Found:
         """Run the suite's code, and convert its exceptions to CannotMeasure or ClawError."""

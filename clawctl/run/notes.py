@@ -1,0 +1,281 @@
+"""Notes: what one person wants or told, each in a file of its own below `notes/<key>/`.
+
+    ---
+    kind: wish
+    state: prompted
+    said: please be brief
+    ---
+    Answer in one short sentence.
+
+People and stages write these files, and `serve` reads them before each request. A file without front matter is a note too, and so
+is a folder with a `SKILL.md`. Equal notes are one. Of two that contradict each other by their form, the later one holds, so that
+two opposite sentences never stand in one prompt.
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, date, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock
+
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.names import is_name
+from clawctl.run.rows import DEFAULT_POLICY, from_json
+
+Kind = Literal["wish", "fact"]
+State = Literal["new", "prompted", "practised", "learned", "superseded", "retracted", "not understood", "expired"]
+IN_FORCE: Sequence[State] = ("new", "prompted", "practised", "learned")
+LONGEST = 2000  # characters of a sentence
+_LONGEST_FILE = 64 << 10  # bytes
+_MOST = 500  # notes of one key
+_SKILL = "SKILL.md"
+_FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*(?:\n|\Z)(.*)\Z", re.DOTALL)
+_PATIENCE_S = 10.0
+
+
+class BadNote(Exception):
+    """This text cannot be a note. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One note. `when` says in words when it applies. `words` decide it: it is shown with requests that contain one of them."""
+
+    id: str  # "answer-in-one-short-sentence": the file's name
+    text: str  # the sentence that the model reads
+    kind: Kind = "wish"
+    state: State = "new"
+    when: str | None = None
+    words: tuple[str, ...] = ()  # none: it applies to every request
+    said: str | None = None  # the person's own words
+    turns: tuple[str, ...] = ()  # where it was said
+    created_at: float = 0.0  # unix seconds
+    until: date | None = None  # the last day on which it holds
+    reason: str | None = None  # of its state
+    learned: int | None = None  # the version that needs no reminder
+    policy: str = DEFAULT_POLICY  # whose version that is
+    steps: int = 0  # optimizer steps of practice so far
+
+    @property
+    def in_force(self) -> bool:
+        return self.state in IN_FORCE and (self.until is None or date.today() <= self.until)
+
+    def applies_to(self, request: str) -> bool:
+        """Whether the note is shown with a request of this text."""
+        return not self.words or any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", request, re.IGNORECASE) for word in self.words)
+
+
+def notes_folder(run: RunDir, key: str) -> Path:
+    """The folder with the notes of one API key. Raises ClawError (exit code 2) for what is not the name of a key."""
+    if not is_name(key) or key.startswith("."):
+        raise ClawError(f"{key!r} is not the name of a key", "clawctl keys list shows the names", 2)
+    return run.notes / key
+
+
+def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list[Note]:
+    """All notes of a key, oldest first. What cannot be read is left out; `problems` receives a sentence for each such file."""
+    notes = []
+    for path in note_files(notes_folder(run, key)):
+        try:
+            notes.append(read_note(path))
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        except (BadNote, OSError) as error:
+            if problems is not None:
+                problems.append(f"{path} is not a note: {error}")
+    return sorted(notes, key=lambda note: (note.created_at, note.id))
+
+
+def note_files(folder: Path) -> list[Path]:
+    """The files of a key's notes: `ID.md`, or `ID/SKILL.md`. Links are not followed, because they may lead outside the run."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    paths = []
+    for entry in entries:
+        if entry.name.startswith(".") or entry.is_symlink():
+            continue
+        path = Path(entry.path)
+        if entry.is_dir() and (path / _SKILL).is_file() and not (path / _SKILL).is_symlink():
+            paths.append(path / _SKILL)
+        elif entry.is_file() and path.suffix == ".md":
+            paths.append(path)
+    return paths[:_MOST]
+
+
+def read_note(path: Path) -> Note:
+    """The note in a file. Raises BadNote or OSError."""
+    status = path.stat()
+    if status.st_size > _LONGEST_FILE:
+        raise BadNote(f"it is longer than {_LONGEST_FILE >> 10} KiB")
+    try:
+        content = path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise BadNote("it is not UTF-8") from error
+    match = _FRONT.match(content)
+    front, body = _front(match[1]) if match else {}, (match[2] if match else content).strip()
+    is_skill = path.name == _SKILL
+    if not body:
+        raise BadNote("it has no text")
+    given = {"created_at": status.st_mtime, **front}
+    if is_skill:
+        given = _skill(given, path.parent.name)
+    return _checked(path.parent.name if is_skill else path.stem, body, given)
+
+
+def _front(text: str) -> dict[str, Any]:
+    try:
+        front = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise BadNote(f"its front matter is not YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(front, dict):
+        raise BadNote("its front matter is not a list of `name: value`")
+    return front
+
+
+def _skill(given: dict[str, Any], name: str) -> dict[str, Any]:
+    """A skill is shown with requests that contain a word of its name, unless it names other `words`."""
+    words = [word for word in re.split(r"[^\w]+|_", str(given.get("name", name))) if len(word) > 2]
+    return {"words": words, "when": given.get("description"), **given}
+
+
+def _checked(name: str, text: str, given: dict[str, Any]) -> Note:
+    """Raises BadNote. What is no field of a note is ignored, because a skill has fields of its own."""
+    created = given["created_at"]
+    if isinstance(created, datetime):
+        given["created_at"] = (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
+    try:
+        return from_json(Note, {**given, "id": name, "text": text})
+    except ValueError as error:
+        raise BadNote(str(error)) from error
+
+
+def write_note(run: RunDir, key: str, note: Note) -> None:
+    """Publish a note under its id, in place of an earlier one. Raises OSError."""
+    path = _path(run, key, note.id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    created = datetime.fromtimestamp(note.created_at, UTC)
+    front: dict[str, Any] = {"kind": note.kind, "state": note.state, "created_at": created}
+    default = Note(note.id, note.text)
+    for field_ in fields(Note):
+        value = getattr(note, field_.name)
+        if field_.name not in (*front, "id", "text") and value != getattr(default, field_.name):
+            front[field_.name] = list(value) if isinstance(value, tuple) else value
+    head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=120)
+    publish_bytes(path, f"---\n{head}---\n{note.text}\n".encode())
+
+
+def _path(run: RunDir, key: str, note_id: str) -> Path:
+    folder = notes_folder(run, key)
+    return folder / note_id / _SKILL if (folder / note_id / _SKILL).exists() else folder / f"{note_id}.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A note that was added, and the earlier notes that it ends."""
+
+    note: Note
+    superseded: list[str] = field(default_factory=list)  # ids
+
+
+def add_note(run: RunDir, key: str, text: str, clean: Callable[[str], str] = str, **about: Any) -> Added:
+    """Add a note. An equal one is in force again instead; an opposite one is superseded. `clean` removes secrets; `about` are
+    other fields of `Note`. Raises BadNote, or ClawError if the run has too many notes or another process holds the lock."""
+    text = clean(" ".join(text.split()))
+    if not text:
+        raise BadNote("it has no text")
+    if len(text) > LONGEST:
+        raise BadNote(f"it is longer than {LONGEST} characters: keep one wish a note, or write a folder with a SKILL.md")
+    if about.get("said") is not None:
+        about["said"] = clean(" ".join(about["said"].split()))[:LONGEST]
+    with locked(run):
+        notes = read_notes(run, key)
+        if len(notes) >= _MOST:
+            raise ClawError(f"{key} has {_MOST} notes", "clawctl notes forget removes those that are no longer needed", 2)
+        same = next((note for note in notes if _words(note.text) == _words(text) and note.kind == about.get("kind", "wish")), None)
+        turns = tuple(dict.fromkeys([*(same.turns if same else ()), *about.pop("turns", ())]))
+        if same is None:
+            note = Note(_new_id(text, {note.id for note in notes}), text, created_at=time.time(), turns=turns, **about)
+        else:
+            again: State = "prompted" if same.state in ("prompted", "practised", "learned") else "new"
+            note = replace(same, state=again, learned=None, reason=None, created_at=time.time(), turns=turns, **about)
+        superseded = [old for old in notes if old.id != note.id and old.in_force and is_opposite(old, note)]
+        for old in superseded:
+            write_note(run, key, replace(old, state="superseded", reason=f"{note.id} came later and says otherwise"))
+        write_note(run, key, note)
+    return Added(note, [old.id for old in superseded])
+
+
+def change_note(run: RunDir, key: str, note_id: str, **changes: Any) -> Note:
+    """Change fields of a note. Raises ClawError (exit code 2) if there is none with this id."""
+    with locked(run):
+        note = replace(find_note(run, key, note_id), **changes)
+        write_note(run, key, note)
+    return note
+
+
+def remove_note(run: RunDir, key: str, note_id: str) -> None:
+    """Delete a note. Raises ClawError (exit code 2) if there is none with this id."""
+    with locked(run):
+        find_note(run, key, note_id)
+        path = _path(run, key, note_id)
+        shutil.rmtree(path.parent) if path.name == _SKILL else path.unlink()
+
+
+def find_note(run: RunDir, key: str, note_id: str) -> Note:
+    """Raises ClawError (exit code 2) if there is no such note, with the ids that there are."""
+    notes = {note.id: note for note in read_notes(run, key)}
+    if note_id not in notes:
+        raise ClawError(f"{key} has no note {note_id!r}", f"the notes of {key}: {', '.join(notes) or 'none'}", 2)
+    return notes[note_id]
+
+
+def keys_with_notes(run: RunDir) -> list[str]:
+    """The names of the keys that have notes."""
+    return sorted(path.name for path in run.notes.iterdir() if path.is_dir() and is_name(path.name)) if run.notes.exists() else []
+
+
+def locked(run: RunDir) -> FileLock:
+    return FileLock(run.lock("notes"), timeout=_PATIENCE_S)
+
+
+def is_opposite(one: Note, other: Note) -> bool:
+    """Whether two wishes contradict each other by their form: their sentences differ in a negation, or in one word."""
+    if one.kind != "wish" or other.kind != "wish" or (one.words, one.when) != (other.words, other.when):
+        return False
+    first, second = _words(one.text), _words(other.text)
+    if _without_negations(first) == _without_negations(second):
+        return first != second
+    differing = [index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
+    return len(first) == len(second) > 2 and len(differing) == 1
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+(?:['’]\w+)?", text.casefold())
+
+
+def _without_negations(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.replace("’", "'") not in _negations()]
+
+
+@cache
+def _negations() -> frozenset[str]:
+    lines = files("clawctl.run").joinpath("negations.txt").read_text("utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+
+
+def _new_id(text: str, taken: set[str]) -> str:
+    """The first words of a sentence as a file name, with a number if it is taken."""
+    slug = "-".join(re.findall(r"[a-z0-9]+", text.casefold()))[:40].strip("-") or "note"
+    return slug if slug not in taken else next(name for n in range(2, _MOST + 2) if (name := f"{slug}-{n}") not in taken)

@@ -1,0 +1,146 @@
+"""Notes in the prompt: a wish that was said once holds from the next answer (`clawctl.run.notes`).
+
+A prompt step: `applied` adds the notes of a request's key to the messages that are rendered, never to those that are captured. They
+stand where hints stand (`run/hint_places.py`), so that an answer to them can teach the model to do without. The row says which
+notes the model saw, and in which words.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clawctl.config import Recipe
+from clawctl.engines.requests import GenerationRequest, Refusal
+from clawctl.errors import ClawError
+from clawctl.privacy.redaction import redactor_of
+from clawctl.run.directory import RunDir
+from clawctl.run.hint_places import used_hint_place, with_hint
+from clawctl.run.lineage import read_lineage
+from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_notes
+from clawctl.run.rows import Message, NotesShown, is_plain
+from clawctl.serve.dialects.fields import strings, text
+from clawctl.serve.versions import Versions, is_pinned
+
+_log = logging.getLogger("clawctl.serve")
+_REMEMBER = re.compile(r"\A\s*(?:/remember\s|remember:)\s*(\S[^\n]*)", re.IGNORECASE)
+_Signature = tuple[tuple[str, int, int], ...]
+
+
+class Notes:
+    """The notes of all keys, read again as soon as a file changes."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, versions: Versions) -> None:
+        self._run, self._recipe, self._versions = run, recipe, versions
+        self._clean = redactor_of(recipe.privacy).text
+        self._known: dict[str, tuple[_Signature, list[Note]]] = {}
+        self._ancestry: tuple[int | None, frozenset[int]] = (None, frozenset())
+        self._problems: set[str] = set()
+
+    async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
+        """The request with the notes that hold for it. `/remember WORDS` in its last message adds one first."""
+        is_off = self._recipe.serve.notes == "off" or headers.get("x-notes", "on").strip().lower() in ("off", "false", "no", "0")
+        if is_off or is_pinned(request) or hints.get("turn_type") == "side" or request.continues or request.prompts:
+            return request
+        last = request.messages[-1] if request.messages else {}
+        if last.get("role") == "user" and (match := _REMEMBER.match(_text_of(last))):
+            try:
+                await asyncio.to_thread(self.add, request.key, match[1])
+            except (Refusal, ClawError) as error:
+                _log.warning("what %s asked to remember is not a note: %s", request.key, error)
+        notes = self._chosen(request)
+        if not notes or is_plain(request.messages):
+            return request
+        shown: NotesShown = {
+            "ids": [note.id for note in notes],
+            "text": "\n".join(note.text for note in notes),
+            "place": used_hint_place(self._run, self._recipe.train.hints.hint_place),
+        }
+        return replace(request, messages=with_hint(request.messages, shown["text"], shown["place"]), notes=shown)
+
+    def _chosen(self, request: GenerationRequest) -> list[Note]:
+        """The notes that hold for a request, oldest first, as many as fit: first those that name a word of the request, then the
+        newest."""
+        candidates = [note for note in self.of(request.key) if note.in_force and not self._has_learned(note)]
+        if not candidates:
+            return []
+        said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
+        fitting, left = [], self._recipe.serve.notes_chars
+        for note in sorted(candidates, key=lambda note: (not note.words, -note.created_at)):
+            if note.applies_to(said) and len(note.text) <= left:
+                fitting.append(note)
+                left -= len(note.text)
+        return sorted(fitting, key=lambda note: note.created_at)
+
+    def of(self, key: str) -> list[Note]:
+        """The notes of a key, as the files are now."""
+        folder = notes_folder(self._run, key)
+        signature = tuple((str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in note_files(folder))
+        known = self._known.get(key)
+        if known is None or known[0] != signature:
+            problems: list[str] = []
+            known = self._known[key] = signature, read_notes(self._run, key, problems)
+            for problem in set(problems) - self._problems:
+                _log.warning("%s", problem)
+            self._problems |= set(problems)
+        return known[1]
+
+    def _has_learned(self, note: Note) -> bool:
+        """Whether the live version descends from the one that needs no reminder."""
+        if note.state != "learned" or note.learned is None:
+            return False
+        live = self._versions.live.version
+        if self._ancestry[0] != live:
+            lineage = read_lineage(self._run)
+            self._ancestry = live, frozenset(lineage.ancestry(live))
+        return note.learned in self._ancestry[1]
+
+    # ---- over the API ----------------------------------------------------------------------------------------------------
+
+    def add(self, key: str, sentence: str, **about: Any) -> Added:
+        """Add a note of a key. Slow: it waits for a lock. Raises Refusal or ClawError."""
+        try:
+            return add_note(self._run, key, sentence, self._clean, said=sentence, **about)
+        except BadNote as error:
+            raise Refusal(400, f"this cannot be a note: {error}", "text") from error
+
+    async def post(self, body: Any, key: str) -> dict[str, Any]:
+        """`POST /v1/notes`: {"text": …, "kind": "wish" | "fact", "when": …, "words": […]}. Raises Refusal."""
+        if not isinstance(body, dict) or (unknown := set(body) - {"text", "kind", "when", "words"}):
+            named = f"unknown field {min(unknown)!r}; " if isinstance(body, dict) else ""
+            raise Refusal(400, f"{named}a note has 'text' and optionally 'kind', 'when' and 'words'")
+        if not (sentence := text(body, "text")):
+            raise Refusal(400, "'text' must be what you want in one sentence", "text")
+        if body.get("kind", "wish") not in ("wish", "fact"):
+            raise Refusal(400, "'kind' must be 'wish' or 'fact'", "kind")
+        about = {"kind": body.get("kind", "wish"), "when": text(body, "when"), "words": tuple(strings(body.get("words"), "words"))}
+        added = await asyncio.to_thread(self.add, key, sentence, **about)
+        return {**as_object(added.note), "superseded": added.superseded}
+
+    async def listed(self, key: str) -> dict[str, Any]:
+        """`GET /v1/notes`: the key's own notes, oldest first."""
+        return {"object": "list", "data": [as_object(note) for note in self.of(key)]}
+
+    async def retract(self, key: str, note_id: str) -> dict[str, Any]:
+        """`DELETE /v1/notes/ID`: the note holds no longer; its file stays. Raises Refusal."""
+        if all(note.id != note_id for note in self.of(key)):
+            raise Refusal(404, "this key has no note with that id", "id", "unknown_note")
+        change = {"state": "retracted", "reason": "taken back over the API"}
+        return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
+
+
+def as_object(note: Note) -> dict[str, Any]:
+    """A note as the API shows it."""
+    return {
+        "object": "note", "id": note.id, "text": note.text, "kind": note.kind, "state": note.state, "when": note.when,
+        "words": list(note.words), "reason": note.reason, "learned": note.learned, "created_at": note.created_at,
+    }  # fmt: skip
+
+
+def _text_of(message: Message) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""

@@ -1,0 +1,202 @@
+"""Notes are files that people and stages write: what is read, what is merged, and what ends what."""
+
+import os
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.notes import (
+    BadNote,
+    Note,
+    add_note,
+    change_note,
+    is_opposite,
+    keys_with_notes,
+    read_notes,
+    remove_note,
+    write_note,
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def by_hand(run: RunDir, name: str, text: str, key: str = "default") -> Path:
+    path = run.notes / key / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_note_is_read_as_it_was_written(run: RunDir) -> None:
+    when, words, said = "when: I ask about code", ("code", "py: thon"), "please, be brief: - really"
+    text = "Answer in one short sentence.\nAlways: even then."
+    about = ("a1", "b2"), 12.0, date(2030, 1, 2), "because: it is", 7, "anna", 3
+    note = Note("brief", text, "wish", "learned", when, words, said, *about)
+    write_note(run, "anna", note)
+    assert read_notes(run, "anna") == [note]
+    assert keys_with_notes(run) == ["anna"]
+
+
+def test_a_file_without_front_matter_is_a_wish(run: RunDir) -> None:
+    by_hand(run, "spanish.md", "  Answer in Spanish.\n")
+    (note,) = read_notes(run, "default")
+    assert (note.id, note.text, note.kind, note.state, note.in_force) == ("spanish", "Answer in Spanish.", "wish", "new", True)
+
+
+def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
+    by_hand(
+        run, "pdf-forms/SKILL.md", "---\nname: pdf-forms\ndescription: Fill in forms\nlicense: MIT\n---\n# Forms\nUse the tool.\n"
+    )
+    (note,) = read_notes(run, "default")
+    assert (note.id, note.text, note.when) == ("pdf-forms", "# Forms\nUse the tool.", "Fill in forms")
+    assert note.applies_to("Can you fill this PDF?")
+    assert not note.applies_to("What is the capital of Spain?")
+    change_note(run, "default", "pdf-forms", state="retracted")
+    assert [(path.parent.name, path.name) for path in run.notes.rglob("*.md")] == [("pdf-forms", "SKILL.md")]
+    remove_note(run, "default", "pdf-forms")
+    assert read_notes(run, "default") == []
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"---\nkind: [\n---\nx", "not YAML"),
+        (b"---\n- a\n---\nx", "name: value"),
+        (b"---\nkind: dream\n---\nx", "Invalid enum value 'dream' - at `$.kind`"),
+        (b"---\nstate: lost\n---\nx", "Invalid enum value 'lost' - at `$.state`"),
+        (b"---\nwords: code\n---\nx", "Expected `array`, got `str` - at `$.words`"),
+        (b"---\nlearned: soon\n---\nx", "Expected `int | null`, got `str` - at `$.learned`"),
+        (b"---\nuntil: soon\n---\nx", "`$.until`"),
+        (b"---\nkind: wish\n---\n", "no text"),
+        (b"", "no text"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"x" * (65 << 10), "longer than 64 KiB"),
+    ],
+)
+def test_a_file_that_is_no_note_is_named_and_hides_no_other(run: RunDir, content: bytes, problem: str) -> None:
+    by_hand(run, "good.md", "Answer in Spanish.")
+    (run.notes / "default" / "bad.md").write_bytes(content)
+    problems: list[str] = []
+    assert [note.id for note in read_notes(run, "default", problems)] == ["good"]
+    assert len(problems) == 1
+    assert problem in problems[0]
+    assert "bad.md" in problems[0]
+
+
+def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> None:
+    (tmp_path / "secret.md").write_text("a secret")
+    by_hand(run, "notes.txt", "no note")
+    by_hand(run, ".hidden.md", "no note")
+    os.symlink(tmp_path / "secret.md", run.notes / "default" / "link.md")
+    (run.notes / "default" / "skill").mkdir()
+    os.symlink(tmp_path / "secret.md", run.notes / "default" / "skill" / "SKILL.md")
+    assert read_notes(run, "default") == []
+
+
+@pytest.mark.parametrize("key", ["..", ".", "", "a/b", "../anna", ".locks"])
+def test_a_name_that_leads_elsewhere_is_refused(run: RunDir, key: str) -> None:
+    with pytest.raises(ClawError, match="is not the name of a key"):
+        add_note(run, key, "Answer in Spanish.")
+
+
+# ---- adding --------------------------------------------------------------------------------------------------------------
+
+
+def test_equal_notes_are_one_and_a_learned_one_returns_to_the_prompt(run: RunDir) -> None:
+    first = add_note(run, "anna", "Answer in Spanish.", turns=("a",)).note
+    change_note(run, "anna", first.id, state="learned", learned=4)
+    again = add_note(run, "anna", "answer in  SPANISH", turns=("b",)).note
+    assert (again.id, again.state, again.learned, again.turns) == (first.id, "prompted", None, ("a", "b"))
+    assert len(read_notes(run, "anna")) == 1
+
+
+def test_a_retracted_note_is_tried_anew_when_it_is_said_again(run: RunDir) -> None:
+    first = add_note(run, "anna", "Answer in Spanish.").note
+    change_note(run, "anna", first.id, state="not understood", reason="no difference")
+    again = add_note(run, "anna", "Answer in Spanish.").note
+    assert (again.state, again.reason) == ("new", None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_opposite"),
+    [
+        ("Answer in Spanish.", "Answer in German.", True),
+        ("Use emoji.", "Do not use emoji.", True),
+        ("Use emoji.", "Never use emoji!", True),
+        ("Duze mich.", "Duze mich nie.", True),
+        ("Answer in Spanish.", "Use emoji.", False),
+        ("Answer in one short sentence.", "Address the user as Captain.", False),
+        ("Use emoji.", "use emoji", False),
+    ],
+)
+def test_wishes_that_differ_in_a_negation_or_in_one_word_are_opposite(one: str, other: str, are_opposite: bool) -> None:
+    assert is_opposite(Note("a", one), Note("b", other)) is are_opposite
+    assert is_opposite(Note("b", other), Note("a", one)) is are_opposite
+
+
+def test_facts_and_wishes_for_other_requests_are_never_opposite() -> None:
+    assert not is_opposite(Note("a", "My son is Max.", "fact"), Note("b", "My son is Tom.", "fact"))
+    assert not is_opposite(Note("a", "Answer in Spanish.", words=("code",)), Note("b", "Answer in German."))
+
+
+def test_the_later_of_two_opposite_wishes_holds_and_the_earlier_says_why_it_does_not(run: RunDir) -> None:
+    spanish = add_note(run, "anna", "Answer in Spanish.").note
+    added = add_note(run, "anna", "Answer in German.")
+    assert added.superseded == [spanish.id]
+    notes = {note.id: note for note in read_notes(run, "anna")}
+    assert (notes[spanish.id].state, notes[spanish.id].in_force) == ("superseded", False)
+    assert notes[spanish.id].reason == "answer-in-german came later and says otherwise"
+    assert notes[added.note.id].in_force
+    assert add_note(run, "bert", "Answer in Spanish.").superseded == []
+    assert add_note(run, "anna", "Answer in Spanish.").superseded == [added.note.id]
+
+
+def test_ids_are_readable_and_never_taken_twice(run: RunDir) -> None:
+    texts = ["Answer in Spanish.", "Answer in Spanish, please always!", "短く答えて", "用中文回答我", "a" * 300]
+    ids = [add_note(run, "anna", text).note.id for text in texts]
+    assert ids == ["answer-in-spanish", "answer-in-spanish-please-always", "note", "note-2", "a" * 40]
+
+
+@pytest.mark.parametrize("text", ["", "  \n ", "x" * 2001])
+def test_what_cannot_be_a_note_is_refused_and_nothing_is_written(run: RunDir, text: str) -> None:
+    with pytest.raises(BadNote):
+        add_note(run, "anna", text)
+    assert read_notes(run, "anna") == []
+
+
+def test_secrets_are_taken_out_before_a_note_is_written(run: RunDir) -> None:
+    add_note(run, "anna", "My token is hunter22.", lambda text: text.replace("hunter22", "[redacted]"), said="it is hunter22")
+    assert all("hunter22" not in path.read_text() for path in run.notes.rglob("*.md"))
+
+
+def test_changing_or_removing_an_unknown_note_names_those_that_there_are(run: RunDir) -> None:
+    add_note(run, "anna", "Answer in Spanish.")
+    for work in (lambda: change_note(run, "anna", "nope", state="new"), lambda: remove_note(run, "anna", "nope")):
+        with pytest.raises(ClawError, match="anna has no note 'nope'") as raised:
+            work()
+        assert "answer-in-spanish" in raised.value.fix
+
+
+# ---- when a note holds -----------------------------------------------------------------------------------------------------
+
+
+def test_a_note_holds_until_its_last_day(run: RunDir) -> None:
+    today = date.today()
+    assert Note("a", "x", until=today).in_force
+    assert not Note("a", "x", until=today - timedelta(days=1)).in_force
+
+
+def test_words_are_whole_words_in_any_case() -> None:
+    note = Note("a", "x", words=("code", "c++"))
+    assert note.applies_to("Review my CODE, please")
+    assert note.applies_to("is C++ hard?")
+    assert not note.applies_to("the codec is broken")

@@ -12,6 +12,7 @@ import jinja2
 import orjson
 
 from clawctl.control_tokens import Guarded, guard, prepare
+from clawctl.engines.patches.imports import without_versions
 from clawctl.engines.requests import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.errors import ClawError
 from clawctl.run.images import IMAGE, image_urls
@@ -32,7 +33,8 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, Attri
 
 def load_tokenizer(path: str) -> Any:
     """The tokenizer in the model's folder. Raises ClawError if there is none, or if it has no chat template."""
-    from transformers import AutoTokenizer  # takes two seconds, in which an engine's process can start already
+    with without_versions():
+        from transformers import AutoTokenizer  # takes two seconds, in which an engine's process can start already
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)

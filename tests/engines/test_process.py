@@ -21,7 +21,7 @@ def children(pid: int) -> list[int]:
 def models_of(server: Server) -> int:
     """The process that holds the models."""
     named = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(server.process.pid)}
-    return next(pid for pid, command in named.items() if b"clawctl.engines.embedded.worker" in command)
+    return next(pid for pid, command in named.items() if b"-m\0clawctl.engines.embedded\0" in command)
 
 
 def maps_torch(pid: int) -> bool:

@@ -114,3 +114,16 @@ print(harmless("a message"), fields.by_api())
 """
     done = without_the_extension(code, tmp_path)
     assert (done.returncode, done.stdout) == (0, "a message {'chat': {'color': 1}}\n"), done.stderr
+
+
+def test_a_log_line_compiles_few_of_the_expressions() -> None:
+    code = """
+import gc
+from clawctl.process import harmless
+from clawctl.extensions.secrets.text import _Uncompiled
+harmless("http://127.0.0.1:30000/v1 serves smollm2, version 0")
+made = [each for each in gc.get_objects() if isinstance(each, _Uncompiled)]
+print(len(made), sum(len(vars(each)) > 2 for each in made))
+"""
+    made, compiled = map(int, subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.split())
+    assert compiled * 10 < made

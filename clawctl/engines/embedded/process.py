@@ -59,7 +59,7 @@ class ModelProcess:
     def __init__(self, run: RunDir, recipe: Recipe) -> None:
         self._socket, peer = socket.socketpair()
         with peer:
-            command = [sys.executable, "-P", "-m", "clawctl.engines.embedded.worker", str(peer.fileno())]
+            command = [sys.executable, "-P", "-m", "clawctl.engines.embedded", str(peer.fileno())]
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clawctl.config import Recipe
 from clawctl.engines.embedded.llama import Llama, is_llama
+from clawctl.engines.patches.imports import complete_torch
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -126,6 +127,7 @@ def _read_adapter(folder: Path) -> dict[str, tuple[Tensor, Tensor]] | None:
 
 
 def _read_module(path: str, recipe: Recipe) -> Any:
+    complete_torch()
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""The process that holds the models: `python -m clawctl.engines.embedded.worker DESCRIPTOR`, started by `process.ModelProcess`.
+"""The process that holds the models (`__main__`), which `process.ModelProcess` starts.
 
 It samples, loads, swaps and follows grammars for the gateway at the other end of the socket. It exits when the gateway does.
 """
@@ -237,7 +237,3 @@ async def _serve_and_end(connection: socket.socket) -> None:
     finally:
         logging.shutdown()
         os._exit(0)  # exit immediately: a model may be loading, and threads are sampling
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

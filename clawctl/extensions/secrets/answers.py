@@ -1,20 +1,19 @@
 """Finds what answers a question for a secret: `Please enter your PIN.`, then `4829`."""
 
-import re
 from collections.abc import Iterator
 
 from clawctl.extensions.secrets.digit_codes import TRIVIAL
 from clawctl.extensions.secrets.lexicon import ANCHORED, TOKEN, Meaning, meaning_of, words_within
 from clawctl.extensions.secrets.names import name_positions
-from clawctl.extensions.secrets.text import Span, make_text
+from clawctl.extensions.secrets.text import Span, make_text, regex
 from clawctl.extensions.secrets.values import is_passphrase, is_password
 
-_SENTENCE = re.compile(r"[.!。！\n](?=\s*\S)")
-_NUMBER = re.compile(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,11}(?![\w]|[.,:/-]\d)")
-_PHRASE = re.compile(r"[a-z]{3,12}(?: [a-z]{3,12}){3,}")
+_SENTENCE = regex(r"[.!。！\n](?=\s*\S)")
+_NUMBER = regex(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,11}(?![\w]|[.,:/-]\d)")
+_PHRASE = regex(r"[a-z]{3,12}(?: [a-z]{3,12}){3,}")
 _SHORTEST_WORD = 6
 _REPLIES = frozenset(("cancel", "continue", "nothing", "correct", "please", "thanks", "anything", "whatever", "default"))
-_YES_OR_NO = re.compile(r"(?i)(?:should|shall|do|does|did|is|are|was|were|has|have|want|would you like)\b")
+_YES_OR_NO = regex(r"(?i)(?:should|shall|do|does|did|is|are|was|were|has|have|want|would you like)\b")
 _MOST_WORDS = 5
 _NAMES_A_CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
 _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import DIGITS, AnchorGroups, Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import DIGITS, AnchorGroups, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     TECHNICAL,
@@ -17,13 +17,13 @@ from clawctl.extensions.secrets.values import (
     is_wordy,
 )  # fmt: skip
 
-_ADDRESS = re.compile(
+_ADDRESS = regex(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
 )
 # Address to which a browser reports errors; its key is public
-_PUBLIC_DSN = re.compile(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")
+_PUBLIC_DSN = regex(r"[0-9a-f]{32}@(?:[\w-]{1,40}\.){0,4}sentry\.")
 _ORACLES = Anchors("thin:", "oci:", "sqlplus ")
-_ORACLE = re.compile(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
+_ORACLE = regex(r"(?i)(?:thin|oci|sqlplus|sqlldr)[: ][^\s/@:]{1,64}/(?P<value>[^\s/@\"']{3,128})@")
 
 
 _URLS = Anchors("://")
@@ -52,9 +52,9 @@ def in_addresses(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
 
 
-_PGPASS = re.compile(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
+_PGPASS = regex(r":(?:\d{4,5}|\*):[^\s:]{1,64}:[^\s:]{1,64}:(?P<value>[^\s:]{3,128})(?=\s|$)")
 _ANY_PORT = Anchors(":*:")
-_GROUPS = re.compile(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
+_GROUPS = regex(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
 
 
 @tried_at(DIGITS, _ANY_PORT)
@@ -75,7 +75,7 @@ def in_lines(piece: Text) -> Iterator[Span]:
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
 # A flag and its value, tried only if the command occurs earlier in the line.
 _FLAGGED = tuple(
-    (re.compile(rf"(?:^|[^\w-])(?:{command})"), re.compile(flag))
+    (regex(rf"(?:^|[^\w-])(?:{command})"), regex(flag))
     for command, flag in (
         (
             r"curl|wget|https?|xh",
@@ -103,7 +103,7 @@ _FLAGGED = tuple(
     )
 )
 _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
-    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), re.compile(pattern))
+    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), regex(pattern))
     for words, pattern in (
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
@@ -127,7 +127,7 @@ _TOOLS = Anchors(
     "smbmap", "rpcclient", "nmblookup",
 )  # fmt: skip
 _MAX_FLAGS = 24  # per line
-SAFE_FLAG = re.compile(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
+SAFE_FLAG = regex(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
 @tried_at(_CHOICE, _FLAGS)
@@ -150,9 +150,9 @@ def in_commands(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span("value"), "password")
 
 
-_SETTING = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{1,40}=(?:\w*,?$|[\w.]+\)+[:,;]?$)")
-_NUMBER = re.compile(r"\d{6,12}")
-_BASE64 = re.compile(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
+_SETTING = regex(r"[A-Za-z_][A-Za-z0-9_-]{1,40}=(?:\w*,?$|[\w.]+\)+[:,;]?$)")
+_NUMBER = regex(r"\d{6,12}")
+_BASE64 = regex(r"(?=[^\n]*[A-Z0-9]{2})(?=[^\n]*[A-Z])(?=[^\n]*\d)[A-Za-z0-9+/]{40,512}={0,2}")
 
 
 def is_given(value: str, loose: bool) -> bool:
@@ -170,20 +170,20 @@ def is_given(value: str, loose: bool) -> bool:
     return bool(good) and not is_stand_in(value) and not SAFE_FLAG.match(value)
 
 
-_CALL = re.compile(
+_CALL = regex(
     r"""\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>(?:[^()\n"']|"[^"\n]{0,128}"|'[^'\n]{0,128}'|["']){0,240}+(?:\n[^()\n]{0,120}){0,3}))""",
     re.IGNORECASE,
 )
-_ARGUMENT = re.compile(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
+_ARGUMENT = regex(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")
 _CALLS = Anchors("auth", "login", "cred", "connect", "bind", "logon", "signin", "sign_in")
-_SURE_CALL = re.compile(
+_SURE_CALL = regex(
     r"""(?ix) (?:basic_?auth|_?login|log_?on|sign_?in|\bauth|credentials?|ldap\w{0,8}_?bind|simple_bind\w{0,2}|(?:mysqli?|pg|oci|odbc|mssql|sqlsrv|ssh2|ftp|imap)_\w{0,6}(?:connect|auth\w{0,10}|login)|getconnection|createconnection|(?:ssh\w{0,6}|client|conn\w{0,8}|db|mysql\w{0,6}|ftp|imap|smtp|session)\.connect) [ ]{0,2}(?:=[ ]{0,2})?(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[]$"""
 )
 
 
 _TYPED = Anchors(").type(", ").fill(", ").send_keys(", ").sendkeys(", ").setvalue(")
-_FIELD = re.compile(r"""(?i)(?:pass(?:word|wd|code|phrase)|passwort|secret|\bpin|token|api[_-]?key)[\w-]{0,16}["'\])]{1,3}$""")
-_TYPED_TEXT = re.compile(r"""\)\.\w+\([ ]?["'](?P<value>[^"'\n\\]{4,128})["']""")
+_FIELD = regex(r"""(?i)(?:pass(?:word|wd|code|phrase)|passwort|secret|\bpin|token|api[_-]?key)[\w-]{0,16}["'\])]{1,3}$""")
+_TYPED_TEXT = regex(r"""\)\.\w+\([ ]?["'](?P<value>[^"'\n\\]{4,128})["']""")
 
 
 def in_fields(piece: Text) -> Iterator[Span]:
@@ -220,7 +220,7 @@ def in_calls(piece: Text) -> Iterator[Span]:
                 first = False
 
 
-_LITERAL = re.compile(r"\"(?P<value>[^\"\n]{4,128})\"$")
+_LITERAL = regex(r"\"(?P<value>[^\"\n]{4,128})\"$")
 
 
 def in_characters(piece: Text) -> Iterator[Span]:

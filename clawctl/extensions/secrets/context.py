@@ -6,13 +6,12 @@ or identifier. It then looks for a name in the same clause, in the label or ques
 text looks like a secret by itself, the closer its name must be.
 """
 
-import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.names import NAMES_AT, NOT_KEY, Named, name_positions, named_at
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -40,10 +39,10 @@ _OTHERS_OF_NAMES = Anchors(
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MAX_WORDS = 8  # words before a text that may name it
-_TOKEN = re.compile(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
+_TOKEN = regex(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
 _ENDS_TOKEN = "\"'`“”«»„<>|\\"
-_ODD = re.compile(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
-_ASSIGNED = re.compile(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
+_ODD = regex(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
+_ASSIGNED = regex(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
 RANDOM, TYPED, PLAIN, PHRASE = 4, 3, 2, 1  # how much a text looks like a secret
 _FARTHEST = {RANDOM: 120, TYPED: 80, PLAIN: 48, PHRASE: 32}  # maximum distance in characters between a name and its value
 
@@ -141,14 +140,14 @@ class _Names:
         return named
 
 
-_OTHER_NAME = re.compile(
+_OTHER_NAME = regex(
     r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|unlock|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
-_OTHER_KEY = re.compile(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
-_IN_BASE64 = re.compile(r"[A-Za-z0-9+/]{48}")
-_NO_NAME = re.compile(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
-_NO_VALUE_OF = re.compile(
+_OTHER_KEY = regex(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
+_IN_BASE64 = regex(r"[A-Za-z0-9+/]{48}")
+_NO_NAME = regex(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
+_NO_VALUE_OF = regex(
     rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b"
 )
 
@@ -220,24 +219,24 @@ def _is_short_key(value: str) -> bool:
     )
 
 
-_CAPITAL_WORD = re.compile(r"[A-Z][a-z]{5}")
-_LONG_WORD = re.compile(r"[A-Za-z][a-z]{4}")
-_HEX = re.compile(r"(?:0x)?[0-9a-fA-F]{32,256}")
-_CALLED = re.compile(
+_CAPITAL_WORD = regex(r"[A-Z][a-z]{5}")
+_LONG_WORD = regex(r"[A-Za-z][a-z]{4}")
+_HEX = regex(r"(?:0x)?[0-9a-fA-F]{32,256}")
+_CALLED = regex(
     r"[{}]|&&|=!|\);|\)\?|\w=>|\w\($|\w\(\w{1,24}[,)]|=this\b|;(?:let|var|const|return)$|[-+*/=][A-Za-z_]\w*%|\w\*\w+\+|\*\*|²|[*•]{3}|\(\)|\)\.|^[a-z]\w{0,2}=\d[\d,.]*$"
 )
-_CHOSEN = re.compile(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
-_ALPHABET = re.compile(r"[A-Za-z0-9+/_.~-]+")
-_BETWEEN = re.compile(r"[+/_.~-]")
-_SIGN = re.compile(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
+_CHOSEN = regex(r"[A-Z][a-z0-9]{2,14}[._-](?:[A-Za-z][a-z]{1,14})?\d{2,6}")  # `Pumpkin_435`
+_ALPHABET = regex(r"[A-Za-z0-9+/_.~-]+")
+_BETWEEN = regex(r"[+/_.~-]")
+_SIGN = regex(r"[!@#$%^&*?~+=§](?!$)|[!#$%&*]$")
 # Public keys, checksums, ids with a prefix, versions, dates, sizes, addresses and ciphertext.
-_KNOWN = re.compile(
+_KNOWN = regex(
     r"(?i)(?:ghsa(?:-[0-9a-z]{4}){3}|(?:cwe|rustsec|pysec|go|dsa|usn|rhsa)-\d{1,4}[-:\d]*)$|(?:sha\d{1,3}|md5|h1|zh)[-:=]|AAAA[BCE][23][Nn]|ecdsa-|ssh-|enc\[|ag[a-z0-9+/]{100}|v?\d+(?:\.\d+)+|\d{4}-\d\d|[1-9]\d{0,3}[x×:/]\d|[\w.+-]+@[\w-]+\.|https?:|0x[0-9a-f]{1,16}$|(?:\d{1,3}\.){3}\d|[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,}|u\+[0-9a-f]|&#?\w+;|"
     r"(?:[a-z]{2,}-){1,6}(?:[a-z0-9]{5,10}(?:-[a-z0-9]{5})?|[0-9a-f]{32,64})$|(?:[a-z][a-z0-9.]*[-_]){2,6}[0-9a-f]{32,64}$|(?:utf|iso|cp|rfc|cve|pep|gpt|claude|python|node|sha|md|aes|rsa|ed|hs|rs|es|ps|ipv|win|x|arm|amd|i)-?\d[\w.-]{0,6}$"
 )
-_SEPARATOR = re.compile(r"[._:>/-]{1,2}")
-_WORD = re.compile(r"[A-Za-z]+\d{0,3}|\d{1,4}|")
-_EXPRESSION = re.compile(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z]\w{1,40}(?:[=\[,]\w{0,40}){1,4}$|[a-z_]{4,40}²")
+_SEPARATOR = regex(r"[._:>/-]{1,2}")
+_WORD = regex(r"[A-Za-z]+\d{0,3}|\d{1,4}|")
+_EXPRESSION = regex(r"[a-z_]{2,40}(?:\*\*|²|[+*-](?=\d+$))|[A-Za-z]\w{1,40}(?:[=\[,]\w{0,40}){1,4}$|[a-z_]{4,40}²")
 
 
 def _is_identifier(value: str) -> bool:
@@ -255,10 +254,10 @@ def _is_identifier(value: str) -> bool:
     return len(parts) <= 16 and all(_WORD.fullmatch(part) and not is_shuffled(part) for part in parts)
 
 
-_HOST = re.compile(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of a web address
-_CONSTANT = re.compile(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
-_DOTTED = re.compile(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
-_CAMEL = re.compile(
+_HOST = regex(r"@[\w-]{1,63}(?:\.[\w-]{2,63}){1,5}(?:[/:?]|$)")  # the rest of a web address
+_CONSTANT = regex(r"(?=\w*?[A-Z]{4})[A-Z]{2,16}\d?(?:_[A-Z0-9]{1,16}){1,6}")
+_DOTTED = regex(r"[a-z_]\w{0,40}(?:\.[A-Za-z_]\w{0,60}){1,6}")
+_CAMEL = regex(
     r"[A-Z]{2,4}\d(?:[A-Z][a-z]{2,20}){1,6}|[A-Za-z]+[_-]?\d{1,2}|[a-z]+\d?(?:[A-Z][a-z]{1,20}){1,8}\d?|(?:[A-Z][a-z]{1,20}){2,8}\d?"
 )
 
@@ -271,7 +270,7 @@ def _is_path(value: str) -> bool:
     ) or _FILE.search(value) is not None
 
 
-_FILE = re.compile(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
+_FILE = regex(r"\.(?:[a-z]{2,5}|[a-z]{1,2}\d?|7z|mp[34])$")
 
 
 def _announces(text: str, named: Named, start: int, end: int, grade: int) -> bool:
@@ -317,18 +316,18 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
 
 
 # Words that may occur between a word like token and its hex value: `try this token instead …`, `token (read only) …`.
-_BETWEEN_THEM = re.compile(
+_BETWEEN_THEM = regex(
     r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|instead|for now|now|here|again|below|please|today|works|stattdessen|jetzt|en su lugar|à la place)[ ,:]{1,2}"
 )
-_DIGEST_OF = re.compile(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
-_SENTENCE_END = re.compile(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
-_QUOTE = re.compile(r"[\"'`“„«]")
+_DIGEST_OF = regex(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
+_SENTENCE_END = regex(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
+_QUOTE = regex(r"[\"'`“„«]")
 # What may directly precede a value: a punctuation mark, or a verb such as "is".
-_JOINED = re.compile(
+_JOINED = regex(
     r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|using|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
-_OTHER_LABEL = re.compile(
+_OTHER_LABEL = regex(
     r"([A-Za-z][\w-]{0,30})[\"'`]{0,2}\s{0,3}(?:[:=#,]|is\b)?\s{0,3}[\"'`#]{0,2}$|((?i:uuid|id|hash|sha\d*|md5|commit|digest))\([\"'`]?$"
 )
 
@@ -343,7 +342,7 @@ def _is_other(between: str) -> bool:
     return bool(parts) and (last := parts[-1].lower()) not in _OPEN and (last in NAMES_OF_IDS or last in IDS or last in _OTHERS)
 
 
-_PART = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+_PART = regex(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 _OPEN = frozenset((
     "type", "data", "message", "text", "user", "admin", "client", "server", "account", "ca", "al", "in", "pip", "ref", "customer",
     "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging",
@@ -370,12 +369,10 @@ def _names_before(text: str, start: int, end: int, named: Named) -> bool:
     )
 
 
-_IS_THE = re.compile(
-    r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$"
-)
-_WRITTEN_TO = re.compile(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # the name of the target file is the name of the secret
-_COMMENT = re.compile(r"[\"'`)]{0,2}(?:\{\w{1,12}\})?[;,]?[ ]{1,4}(?://|#|;|--|/\*)[ ][^.\n]{0,32}$")
-_POINTS_BACK = re.compile(
+_IS_THE = regex(r"[\"'`*]{0,2}[ ](?:\(|(?:is|was|should be|will be|as)[ ])(?:the|my|our|your|a|that)[ ](?:[\w-]{1,16}[ ]){0,3}$")
+_WRITTEN_TO = regex(r"[\"'`]{0,2}[ ]{1,2}>{1,2}[ ]?[\w./~-]{0,48}$")  # the name of the target file is the name of the secret
+_COMMENT = regex(r"[\"'`)]{0,2}(?:\{\w{1,12}\})?[;,]?[ ]{1,4}(?://|#|;|--|/\*)[ ][^.\n]{0,32}$")
+_POINTS_BACK = regex(
     r"[\"'`)]{0,2}[;,]?[ ]{0,4}(?:(?://|#|/\*|--|<!--|<-|<=|←|\()[^.\n]{0,48}|(?:is|as|=)[ ](?:the|my|our|your|a|an)?[ ]?(?:[\w-]{1,16}[ ]){0,2})$"
 )
 
@@ -406,30 +403,28 @@ def _is_below(text: str, between: str, named: Named, start: int, end: int, grade
 
 
 # What may precede a value on its line: quotation, list and table marks, speaker and time, and a few words.
-_DECORATION = re.compile(
+_DECORATION = regex(
     r"""[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[\[(][^\])\n]{1,24}[\])][ ]{0,2})?(?:<?[\w.@-]{1,20}(?:[ ]\w{1,16})?>?:[ ]{1,2})?(?:[\w'’]{1,12}[,:]?[ ]){0,5}["'`*_]{0,3}"""
 )
-_PLAIN_DECORATION = re.compile(
+_PLAIN_DECORATION = regex(
     r"""(?:##\[\w{1,12}\])?[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|(?:-[ ])?(?:key|value):[ ]{1,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
 )
-_ASKING = re.compile(
-    r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$"
-)
+_ASKING = regex(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
 
 
 def _line_before(text: str, named: Named) -> str:
     return text[text.rfind("\n", max(0, named.begin - 120), named.begin) + 1 : named.begin]
 
 
-_REPL = re.compile(
+_REPL = regex(
     r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]"
 )
 _TITLE, _REST_OF_TITLE = (
-    re.compile(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"),
-    re.compile(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?"),
+    regex(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"),
+    regex(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?"),
 )  # `Wi-Fi password for guests`
-_VALUE_IS = re.compile(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
-_AFTER = re.compile(r"""["'`*_|.,;!\s]*""")
-_EMPTY = re.compile(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")
-_ANNOUNCING = re.compile(r"(?i)[:?=]\s*[*_`\"']{0,2}\s*$|\b(?:below|following|here|asked|requested|attached)\b|^[\"'*_`)\s]*$")
-_HEADING = re.compile(r"(?i)[\s>*_-]*(?:#|subject\b|betreff\b|objet\b|asunto\b|oggetto\b|re:|fwd?:|q:|question\b)")
+_VALUE_IS = regex(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
+_AFTER = regex(r"""["'`*_|.,;!\s]*""")
+_EMPTY = regex(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")
+_ANNOUNCING = regex(r"(?i)[:?=]\s*[*_`\"']{0,2}\s*$|\b(?:below|following|here|asked|requested|attached)\b|^[\"'*_`)\s]*$")
+_HEADING = regex(r"(?i)[\s>*_-]*(?:#|subject\b|betreff\b|objet\b|asunto\b|oggetto\b|re:|fwd?:|q:|question\b)")

@@ -14,10 +14,10 @@ from operator import or_
 from typing import NamedTuple
 
 from clawctl.extensions.secrets.lexicon import ANCHORED, NAMES, TOKEN, Meaning, anchor_words, meaning_of, plain, words_within
-from clawctl.extensions.secrets.text import BEYOND, DIGITS, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import BEYOND, DIGITS, Anchors, Span, Text, positions_of, regex, tried_at
 
 _BEHIND, _AHEAD = 150, 130  # characters read around a name
-_CODE = re.compile(
+_CODE = regex(
     r"""(?=[\d#*A-ZА-Я])(?<![A-Za-z0-9_\u00c0-\u024f\u0400-\u04ff$€£¥₹₽@%°^~+\\])(?<!\d)(?<![A-Za-z0-9)•●][.,:/-])(?<![•●…])(?<![*•●][-.])(?<!\d[ ])[#*]{0,2}(?P<value>(?>
         \d{2,6}(?:-\d{2,6}){1,7}                     # 19-68-12, 072-72-154
       | \d(?:[- ]\d){2,11}                           # 5-3-7-6
@@ -28,29 +28,29 @@ _CODE = re.compile(
     ))(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[.,:/]\d|-\w|[ ]?[%€$£¥₹₽°])""",
     re.VERBOSE,
 )  # fmt: skip
-_DATE = re.compile(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
-_YEAR = re.compile(r"(?:19[5-9]|20[0-4])\d")
-_END = re.compile(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
-_SOFT = re.compile(r"[,?、，,;|]|[ ][/–—-][ ]")
-_BLANK_LINE = re.compile(r"(?:^|\n)[ \t>*|`_-]*\Z")
-_JOINED = re.compile(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
-_LISTED = re.compile(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
-_COUNTED = re.compile(r"[ \u00a0-]?")
+_DATE = regex(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
+_YEAR = regex(r"(?:19[5-9]|20[0-4])\d")
+_END = regex(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
+_SOFT = regex(r"[,?、，,;|]|[ ][/–—-][ ]")
+_BLANK_LINE = regex(r"(?:^|\n)[ \t>*|`_-]*\Z")
+_JOINED = regex(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
+_LISTED = regex(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
+_COUNTED = regex(r"[ \u00a0-]?")
 TRIVIAL = frozenset(
     "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
 )
-_IDENTIFIER = re.compile(
+_IDENTIFIER = regex(
     r"[A-Za-z]*_(?!code|pin|no|number|nr)[A-Za-z]|-(?:length|policy|min|max|size|count|limit|age|expiry|timeout|id|only|hash)|[(\[{]|\.[A-Za-z]|\+\+|[=!<>]=|[ ]?(?:<|>=?)[ ]"
 )
 # A comparison, or the value of something that is not named as a code: `user_id=48213`, `${DB_HOST}:5432`.
-_OTHER_VALUE = re.compile(
+_OTHER_VALUE = regex(
     r"(?:[ )][<>]=?|[=!<>]=)[ ]?\(?$|\}[:/=]$|(?<![A-Za-z])(?:[A-Za-z]+_)+(?!(?i:code|pin|no|nr|number|cvv|cvc|otp|puk|password|passcode|totp|combo|combination)[=:])[A-Za-z]+=$|(?<![A-Za-z_])(?=_?(?:[A-Z]+_){2})(?!\w*(?:CODE|PIN|CVV|CVC|OTP|PUK|PASS|COMB))_?[A-Z_]+[ ]?[=:][ ]?$"
 )
-_DAY = re.compile(
+_DAY = regex(
     r"(?:(?<!\d)\d{1,2}(?:st|nd|rd|th|\.)?(?:[ ]de)?[ ][^\W\d_]{3,12}\.?,?(?:[ ]de)?|[^\W\d_]{3,12}\.?[ ]\d{1,2}(?:st|nd|rd|th)?,?)[ ]$"
 )
-_PARENTHESIS = re.compile(r"^[ ]?(?:\([^()\n]{1,24}[^()\n\d]\)|（[^（）\n]{1,24}）)(?=[ :=是はがisとを]|$)")  # `PIN (4 digits): …`
-_SPOKEN_GAP = re.compile(r"[ ,.…-]{1,4}")
+_PARENTHESIS = regex(r"^[ ]?(?:\([^()\n]{1,24}[^()\n\d]\)|（[^（）\n]{1,24}）)(?=[ :=是はがisとを]|$)")  # `PIN (4 digits): …`
+_SPOKEN_GAP = regex(r"[ ,.…-]{1,4}")
 
 
 class _Word(NamedTuple):
@@ -59,8 +59,8 @@ class _Word(NamedTuple):
     meaning: int
 
 
-_UNDER = re.compile(r"[#*]?\d[\d -]{1,14}[#*]?")
-_PARTS_OF_NAME = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
+_UNDER = regex(r"[#*]?\d[\d -]{1,14}[#*]?")
+_PARTS_OF_NAME = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+|[^\W\d_]+")
 
 
 def is_code_under(name: str, value: str) -> bool:
@@ -98,7 +98,7 @@ _ANCHOR_WORDS = {
     if (words := anchor_words(meaning))
 }
 PASSWORDS_AT = _ANCHOR_WORDS[SECRET_NAME][0]
-_TO_RUN_END = re.compile("[a-z]*")
+_TO_RUN_END = regex("[a-z]*")
 
 
 @tried_at(_ANCHOR_WORDS[NAME][0], BEYOND, to_value_end=False)
@@ -519,31 +519,31 @@ class _Region:
         return False
 
 
-_ABBREVIATION = re.compile(
+_ABBREVIATION = regex(
     r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
 )
-_ON_KEYPAD = re.compile(
+_ON_KEYPAD = regex(
     r"[#*]?[ ](?:on|into|in|at|onto)[ ](?:the|that|its|our)[ ](?:[\w'’-]{2,12}[ ])?(?:key|number |entry )?pad\b|[ ](?:am|ins|ans|auf dem|in das)[ ](?:Tasten|Zahlen)feld",
     re.IGNORECASE,
 )  # `badge + 6790 on the keypad`
-_NEXT_FIELD = re.compile(r"[\"'],\s{0,8}[\"']?(?!value|val\b|content|default|text)[A-Za-z_]")  # `"password":"***","port":`
-_INDIAN = re.compile(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
-_NUMBERED_PIN = re.compile(r"\b[Pp]ins? \d{1,3}\b")
+_NEXT_FIELD = regex(r"[\"'],\s{0,8}[\"']?(?!value|val\b|content|default|text)[A-Za-z_]")  # `"password":"***","port":`
+_INDIAN = regex(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
+_NUMBERED_PIN = regex(r"\b[Pp]ins? \d{1,3}\b")
 _PADLOCKS = frozenset(
     "lock padlock candado cadenas antivol lucchetto cadeado hangslot fietsslot cijferslot vorhangeschloss fahrradschloss zahlenschloss klodka klodki kilit kilidi lakat lukko pyoranlukko hanglas cykellas hangelas zamek навесной keypad keybox lockbox keysafe".split()  # noqa: SIM905
 )
-_BACK = re.compile(
+_BACK = regex(
     r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
 )
-_CARD = re.compile(
+_CARD = regex(
     r"(?i)digits|numbers|card|ziffern|zahlen|karte|chiffres|carte|cartão|carta|tarjeta|cifras|dígitos|números|cifre|cijfers|pas\b|kaart|cyfry|karty|karcie|kart|rakam|цифры|карт|цифри|siffr|kort|カード|桁|数字|卡|카드|숫자|أرقام|بطاق|अंक|कार्ड"
 )
-_ALONE = re.compile(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
-_TIME = re.compile(r"(?:[01]?\d|2[0-3])[0-5]\d")
+_ALONE = regex(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
+_TIME = regex(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
 
-_STATUS = re.compile(r"10[0-3]|20[0-8]|226|30[0-8]|4[0-3]\d|451|50\d|511")
-_SET_TO = re.compile(r"[\"']?[ ]?[:=][ ]?[\"']?")
+_STATUS = regex(r"10[0-3]|20[0-8]|226|30[0-8]|4[0-3]\d|451|50\d|511")
+_SET_TO = regex(r"[\"']?[ ]?[:=][ ]?[\"']?")
 
 
 def _is_status(text: str, word: _Word, start: int, value: str) -> bool:
@@ -580,7 +580,7 @@ def _token_meaning(word: str) -> int:
 
 
 _UNITS = frozenset("KiB MiB GiB TiB kB KB MB GB TB Mbit Gbit Mbps Gbps kHz MHz GHz kWh mAh".split())  # noqa: SIM905
-_SINO = re.compile("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
+_SINO = regex("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
 
 
-_SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")
+_SPACELESS = regex("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clawctl.extensions.secrets.digit_codes import PASSWORDS_AT, SECRET_NAME, code_words
 from clawctl.extensions.secrets.lexicon import TOKEN, Meaning, meaning_of, plain
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import (
     NAMING,
     TECHNICAL,
@@ -19,24 +19,24 @@ from clawctl.extensions.secrets.values import (
 from clawctl.extensions.secrets.vocabulary import LISTS
 
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
-_ENDINGS = re.compile(
+_ENDINGS = regex(
     r"(?:ed|ing|able|ible|ous|ful|less|ive|ary|ly|tion|ung|lich|bar|iert|heit|keit|ado|ada|ido|ida|ato|ata|uto|uta|ée?s?|vel|bile|mente|owy|owe|owa|ный|ная|ное|ен|ена|ано)$"
 )
-_JOIN = re.compile(
+_JOIN = regex(
     r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?:is now|is|was|ist jetzt|ist nun|ist|lautet|war|est|c['’]est|es|era|é|è|era|luidt|to|brzmi|je|è ora|это|такой|такое|це|är|er|on|هي|هو|היא|הוא|είναι|este|e|olarak|adalah|là|है)[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
 )
-_TOLD = re.compile(
+_TOLD = regex(
     r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})(?=[\s\"`«»„“”「」『』。，、！؟،]|$)"
 )
-_QUOTED = re.compile(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
-_ENDS = re.compile(
+_QUOTED = regex(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
+_ENDS = regex(
     r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
 )
-_CODEWORDS = re.compile(
+_CODEWORDS = regex(
     r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|phrase (?:secrète|de passe|de sécurité)|frase (?:secreta|segreta|de paso|de acceso|d['’]accesso)|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
     r"|codewoord|wachtwoord voor de telefoon|(?:kodowe słowo|słowo kodowe|hasło telefoniczne|tajne słowo|hasło do infolinii)|(?:güvenlik|gizli) kelime\w{0,4}|кодово\w{1,3} слов\w{1,2}|секретн\w{2,3} слов\w{1,2}|合言葉|暗号|口令|암구호|كلمة السر|heslo pro telefon|kodord(?:et)?|kodeord(?:et)?"
 )
-_ANSWERS = re.compile(
+_ANSWERS = regex(
     r"(?i)maiden name|security (?:question|answer)[^\n:]{0,60}(?<=answer)|first pet(?:['’]s name)?|name of (?:my|your|the) first (?:pet|teacher|school)|mädchenname\w{0,2}|geburtsname der mutter|(?:erstes|ersten) haustier\w{0,2}|antwort auf die sicherheitsfrage|nom de jeune fille|premier animal|réponse secrète|apellido de soltera|primera mascota|respuesta (?:secreta|de seguridad)|nome de solteira|resposta secreta|primeiro animal"
     r"|cognome da nubile|risposta (?:segreta|di sicurezza)|primo animale|meisjesnaam|geheime antwoord|eerste huisdier|nazwisko panieńskie|odpowiedź na pytanie|kızlık soyad\w{1,3}|gizli cevap|девичья фамилия|секретный ответ|ответ на (?:контрольный|секретный) вопрос|дівоче прізвище|відповідь на секретне|旧姓|秘密の(?:質問の)?答え|密保答案|안전 질문 답"
 )
@@ -118,18 +118,18 @@ def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 # Text that the reader is asked to type: `for the password use maple-803-Kettle`, `pour le mot de passe mets …`.
-_ORDERED = re.compile(
+_ORDERED = regex(
     r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?:use|take|try|type(?: in)?|enter|give (?:it|them|him|her)|put|say|nimm|nehmen(?: Sie)?|verwende|benutze|nutze|gib|eingeben|mets|mettez|tapez?|utilisez?|saisis(?:sez)?|entrez?|pon|ponga|usa|use|escribe|introduce|teclea"
     r"|metti|inserisci|digita|coloca|coloque|digite|gebruik|neem|vul|typ|użyj|wpisz|podaj|kullan\w{0,2}|gir|bruk|brug|använd|skriv|käytä|введи\w{0,2}|используй\w{0,2}|вводи\w{0,2}|укажи\w{0,2})[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})"
 )
 # Quoted words that follow their label after some other words: `Passphrase on my key is “guitar acoustic fossil adapt”`.
-_QUOTED_PHRASE = re.compile(
+_QUOTED_PHRASE = regex(
     r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:is|was|reads|ist|lautet|war|est|es|era|è|é|to|brzmi|je|är|er|on|luidt|is now|это|такой|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
 )
-_SPOKEN_PHRASE = re.compile(
+_SPOKEN_PHRASE = regex(
     r"(?i)(?P<gap>(?:[ ][\w'’.-]{1,20}){0,7}?)[ ](?:is|ist|lautet|est|es|è|é|luidt|to|brzmi)[ ](?P<value>[^\W\d_]{4,14}[ ][^\W\d_]{4,14})(?=[.,;!?)]|[ ](?:and|und|et|y|e|en|i)[ ]|[ ]*(?:\n|$))"
 )
-_OF_HOTLINE = re.compile(
+_OF_HOTLINE = regex(
     r"(?i)phone|verbal|bank|telefon|téléphone|hotline|insur|versicher|sparkasse|carrier|provider|broker|teléfono|assicura|asegura|assur"
 )
 
@@ -143,12 +143,12 @@ def _is_chosen_word(value: str) -> bool:
     return _JOINED_WORDS.fullmatch(value) is not None or is_stronger_password(value)
 
 
-_JOINED_WORDS = re.compile(
+_JOINED_WORDS = regex(
     r"[^\W\d_]{3,14}[-_.!](?:[^\W\d_]{2,14}[-_.!]){0,3}(?:\d{2,6}(?:[-_.!][^\W\d_]{2,14})?|[^\W\d_]{2,14}\d{2,4})[!?#*]?"
 )
 
 
-_WORD_OF_PHRASE = re.compile(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
+_WORD_OF_PHRASE = regex(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
 
 
 def _is_quoted_phrase(value: str) -> bool:
@@ -168,7 +168,7 @@ def _is_spoken_phrase(value: str) -> bool:
 _QUESTIONS_BEYOND = (
     "контрольный вопрос", "секретный вопрос", "контрольне питання", "秘密の質問", "密保问题", "安全问题", "보안 질문", "سؤال الأمان",
 )  # fmt: skip
-_ANSWER = re.compile(
+_ANSWER = regex(
     r"(?i)(?:(?<![^\W\d_])(?:answer(?:ed|ing)?|antwort\w{0,4}|réponse|répond[sue]?\w{0,2}|respuesta|respond[íioe]|risposta|rispond[oi]|resposta|antwoord|odpowiedź|odpowiadam|cevap\w{0,3}|cevab\w{0,3}|svar\w{0,2}|ответ\w{0,2}|відповідь|A)(?![^\W\d_])|答え|答案|답변?|الجواب|->|→)"
     r"(?P<gap>(?:[ ](?:is|was|with|ist|mit|est|es|è|é|jest|to|är|er)\b|[ ]?[:=：はは是为]|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"
 )
@@ -221,9 +221,9 @@ def _value_after(text: str, end: int, words: bool) -> Iterator[Span]:
         place = join.end()
 
 
-_NEXT_FIELD = re.compile(r"[\"'`],")  # `"password":"***","ip":`
-_ENGLISH = re.compile(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
-_CHANGED = re.compile(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
+_NEXT_FIELD = regex(r"[\"'`],")  # `"password":"***","ip":`
+_ENGLISH = regex(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
+_CHANGED = regex(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
 
 
 def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
@@ -302,14 +302,14 @@ def _is_jumbled(value: str) -> bool:
     )
 
 
-_NEW = re.compile(
+_NEW = regex(
     r"(?i)(?:new one(?: is|['’]s|:)|neu(?:e|es)? ist(?: jetzt)?|nouve(?:au|lle) c['’]est|nuev[oa] es|nova (?:é|senha é)|nuova è|nieuwe is|nowe to|(?:changed|updated) it to|it['’]s now|it is now|yenisi|n(?:ya är|ye er))[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})"
 )
 _NEW_BEYOND = ("новый ", "новый:", "新しいのは", "新的是", "新密码", "새로운 건", "الجديدة")
-_NEW_OTHER = re.compile(
+_NEW_OTHER = regex(
     r"(?:новый(?: пароль)?|新しいのは|新的是|新密码是?|새로운 건|الجديدة)[ :：—-]{0,4}[\"'`«]?(?P<value>[!-~]{6,64})"
 )
-_PHRASED = re.compile(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
+_PHRASED = regex(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
 
 
 def _renewed_passwords(piece: Text) -> Iterator[Span]:

@@ -5,10 +5,10 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Text
+from clawctl.extensions.secrets.text import Text, regex
 
-_BASE64 = re.compile(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{16,}|[A-Za-z0-9_-]{16,})={0,2}(?![A-Za-z0-9+/_-])")
-_HEX = re.compile(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")
+_BASE64 = regex(r"(?<![A-Za-z0-9+/_-])(?:[A-Za-z0-9+/]{16,}|[A-Za-z0-9_-]{16,})={0,2}(?![A-Za-z0-9+/_-])")
+_HEX = regex(r"(?<![A-Za-z0-9])(?:[2-7][0-9a-fA-F]){16,}(?![A-Za-z0-9])")
 
 
 def encoded(piece: Text) -> Iterator[tuple[int, int, str]]:
@@ -35,7 +35,7 @@ def is_login(name: str, value: str) -> bool:
     return decoded is not None and _LOGIN.fullmatch(decoded) is not None
 
 
-_LOGIN = re.compile(r"[\w.@+$-]{0,64}:\S{3,256}")
+_LOGIN = regex(r"[\w.@+$-]{0,64}:\S{3,256}")
 
 
 def _decoded(run: str) -> str | None:

@@ -13,7 +13,7 @@ from clawctl.extensions.secrets import (
     is_secret_under,
     make_text,
     spans_of,
-)
+)  # fmt: skip
 from clawctl.extensions.secrets.answers import asks, in_answer
 from clawctl.extensions.secrets.text import Kind
 from clawctl.extensions.secrets.values import is_letters_drawn

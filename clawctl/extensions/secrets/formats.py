@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, RUN, UUID_ALONE, is_dense, is_drawn, is_random, is_strong_key, mixed, turns
 from clawctl.extensions.secrets.vocabulary import IDS, KEY_PARTS, NAMES_OF_IDS, PROVIDERS
 
@@ -54,14 +54,14 @@ _FORMATS = "|".join(
         r"MC4CAQAwBQYDK2V[A-Za-z0-9+/=]{40,60}", r"b3BlbnNzaC1rZXktdjE[A-Za-z0-9+/=]{40,4000}",
     )
 )  # fmt: skip
-FORMAT = re.compile(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9_])(?:{_FORMATS})")
-_SOLID = re.compile(r"[A-Za-z0-9]{6}")
-_WHOLLY = re.compile(
+FORMAT = regex(rf"(?<![A-Za-z0-9])(?=[A-Za-z0-9_])(?:{_FORMATS})")
+_SOLID = regex(r"[A-Za-z0-9]{6}")
+_WHOLLY = regex(
     r"(?:[a-f0-9]{32}-[a-f0-9]{8}-[a-f0-9]{8}|[a-f0-9]{32}-us\d|key-|SK[a-f0-9]|AIza|hf_|api-|sdk-|mob-|live_|test_|4b1d|API-|oy2)"
 )
-_LONGER = re.compile(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*={0,2}")
+_LONGER = regex(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*={0,2}")
 
-_WRAPPED = re.compile(
+_WRAPPED = regex(
     r"\r?\n[ \t>|]{0,8}(?P<run>[A-Za-z0-9_-]{16,512})={0,2}(?=[ \t]*(?:\r?\n|$))"
 )  # a continuation that a mail client or a terminal has wrapped
 
@@ -98,8 +98,8 @@ def _may_hold_key(blob: str) -> bool:
     return FORMAT.search(blob) is not None or ISSUED.search(blob) is not None
 
 
-_ACCESS_ID = re.compile("AKIA|ASIA")
-_SECRET_OF_ID = re.compile(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon
+_ACCESS_ID = regex("AKIA|ASIA")
+_SECRET_OF_ID = regex(r"(?<![A-Za-z0-9+/=_.-])[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_-])")  # of Amazon
 
 
 # Unique prefixes: such a key is recognised even directly after a letter, or if its line was broken soon after the prefix.
@@ -109,8 +109,8 @@ _PREFIXES = (
     "whsec_", "AIza", "glsa_", "lin_api_", "AKIA", "ASIA", "claw-", "ATATT3", "nvapi-", "gsk_", "xai-", "pplx-", "sbp_", "ya29.",
 )  # fmt: skip
 _MARKED = Anchors(*map(str.lower, _PREFIXES))
-_GLUED = re.compile(rf"(?:{_FORMATS})")
-_BROKEN = re.compile(
+_GLUED = regex(rf"(?:{_FORMATS})")
+_BROKEN = regex(
     rf"(?:{'|'.join(map(re.escape, _PREFIXES))})(?P<first>[A-Za-z0-9_-]{{0,80}})\\?\r?\n[ \t>|]{{0,16}}(?P<rest>[A-Za-z0-9_-]{{6,200}})(?![\w:(=])"
 )
 
@@ -152,11 +152,11 @@ def is_key(match: re.Match[str]) -> bool:
 
 # A key of any issuer: short name parts, then a body that does not look like a name. Ids have the same form, so their names are
 # listed.
-ISSUED = re.compile(
+ISSUED = regex(
     r"(?<![A-Za-z0-9_-])(?:(?P<issuer>(?:[a-z][a-z0-9]{1,11}[_-]){1,3}+)(?P<body>[A-Za-z0-9][A-Za-z0-9_-]{19,512})|(?P<upper>[A-Z][A-Z0-9]{1,7}[_-])(?P<run>[A-Za-z0-9]{24,128}))={0,2}(?![A-Za-z0-9])"
 )
 # An entity tag, and the public parts of a JSON Web Key.
-_ID_BEFORE = re.compile(
+_ID_BEFORE = regex(
     r"""(?i)(?:(?<![A-Za-z0-9])W/\\?["']|e-?tag\\?["']?[ ]?[:=][ ]?\\?["']{0,2}|public_?key["']?[ ]?[:=][ ]?["']?|sha\d{3}[=:-]|site-verification=|["'](?:kid|x5t|x5t#S256|jti|n|x|y)\\?["']\s{0,2}:\s{0,2}\\?["'])$"""
 )
 _KEYED = ("key", "keys", "token", "secret", "pat")
@@ -193,15 +193,15 @@ def _is_restless(run: str) -> bool:
     return len(run) >= 20 and digits >= 3 and turns(run[:128]) * 4 >= len(run[:128]) and _LONG_WORD.search(run) is None
 
 
-_LONG_WORD = re.compile(r"[a-z]{6}")
-_DIGEST = re.compile(r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})")
+_LONG_WORD = regex(r"[a-z]{6}")
+_DIGEST = regex(r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})")
 
 
 # The name of a provider and its value: keys of most providers have no format of their own.
-_OPAQUE = re.compile(r"(?<![A-Za-z0-9+/_.~-])[A-Za-z0-9][A-Za-z0-9+/_.~-]{14,200}={0,2}")
-_SIGN = re.compile("[=:,>|]")
-_SET_TO = re.compile(r"""([A-Za-z][\w.-]{1,48})["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
-_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_OPAQUE = regex(r"(?<![A-Za-z0-9+/_.~-])[A-Za-z0-9][A-Za-z0-9+/_.~-]{14,200}={0,2}")
+_SIGN = regex("[=:,>|]")
+_SET_TO = regex(r"""([A-Za-z][\w.-]{1,48})["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
+_PART = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
 @tried_at(BLOBS, to_value_end=False)

@@ -5,30 +5,30 @@ import re
 from collections.abc import Iterator
 
 from clawctl.extensions.secrets.encoded import is_login
-from clawctl.extensions.secrets.text import Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import CODE, EXAMPLE, UUID_ALONE, entropy, is_stand_in, is_strong_key, is_wordy, mixed
 
-_JWT = re.compile(
+_JWT = regex(
     r"eyJ[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}\.[\w-]{8,4000}(?:\r?\n[ >]{0,8}[\w-]{8,4000}){0,2}(?:\.[\w-]{0,4000}){0,3}"
 )
-_JWT_REST = re.compile(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
-_JWT_LINE = re.compile(r"[ >]{0,8}(?P<part>[\w.-]{1,1000}+)[ ]{0,2}(?:\r?\n|$)")
+_JWT_REST = regex(r"(?:\r?\n[ >]{0,8}(?=[\w.-]{0,200}\d)(?=[\w.-]{0,200}[A-Z])[\w-]{16,1000}(?:\.[\w-]{16,1000})?)")
+_JWT_LINE = regex(r"[ >]{0,8}(?P<part>[\w.-]{1,1000}+)[ ]{0,2}(?:\r?\n|$)")
 _JWT_LINES = 80
 _JWT_HEADER = 512  # maximum number of characters before the first dot
 _JWT_DOTS = 5  # an encrypted JWT has four, plus a full stop
-_HEADER = re.compile(
+_HEADER = regex(
     r"""(?i)(?:\bbearer[ ]+(?:token[ ]+)?|\b(?:proxy-)?authorization\\{0,3}["']?(?:\s{0,3}[:=,]\s{0,3}\\{0,3}["']?(?:basic|token|digest|apikey|key|bot|bearer|)[ ]*|\s{1,3}["']?(?:basic|token|digest|apikey|key|bot|bearer)[ ]+))"""
     r"""(?P<value>[\w.~+/=%-]{8,4096})"""
 )
-_COOKIE = re.compile(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
-_SESSION = re.compile(
+_COOKIE = regex(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{16,2048})""")
+_SESSION = regex(
     r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
 )
-_SIGNED = re.compile(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
+_SIGNED = regex(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
 
 _AUTH = Anchors("bearer", "authorization")
 _BASICS = Anchors("basic ")
-_BASIC = re.compile(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
+_BASIC = regex(r"(?i)basic[ ]{1,3}(?P<value>[A-Za-z0-9+/_-]{12,512}={0,2})(?![A-Za-z0-9+/_=-])")
 _COOKIES = Anchors("cookie")
 _SESSIONS = Anchors("sess", "sid=")
 _SIGS = Anchors("sig=", "signature=", "sig%3d", "signature%3d")
@@ -97,10 +97,10 @@ def tokens(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "token")
 
 
-_SCHEME = re.compile(
+_SCHEME = regex(
     r"""(?i)authorization\\{0,3}["']?\]?\s{0,3}(?::|=>?|,)\s{0,3}\\{0,3}[bf]?["'`]?[a-z][\w-]{1,30}[ ]+(?=(?P<value>[\w.~+/=:%|$!-]{12,4096})?)"""
 )
-_PARAMETER = re.compile(r"""[ ,]{0,3}(?P<name>[A-Za-z][\w-]{0,30})=\\{0,3}["']?(?P<value>[^\s"',;\\]{0,1024})\\{0,3}["']?""")
+_PARAMETER = regex(r"""[ ,]{0,3}(?P<name>[A-Za-z][\w-]{0,30})=\\{0,3}["']?(?P<value>[^\s"',;\\]{0,1024})\\{0,3}["']?""")
 _OPEN_PARAMETERS = frozenset(
     ("username", "realm", "uri", "algorithm", "qop", "nc", "signedheaders", "keyid", "headers", "oauth_consumer_key")
 )
@@ -134,10 +134,10 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         at = following + 1 if following >= 0 else end
 
 
-_OF_VISITORS = re.compile(
+_OF_VISITORS = regex(
     r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent"
 )  # analytics cookies, which hold no login
-_SESSION_NAME = re.compile(r"(?i)sess|sid$")
+_SESSION_NAME = regex(r"(?i)sess|sid$")
 
 
 def _is_drawn_by_server(value: str) -> bool:

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 from clawctl.extensions.secrets.encoded import is_login
 from clawctl.extensions.secrets.names import NAMES_AT, Named, is_secret_under, name_positions, named_at
 from clawctl.extensions.secrets.terminal import in_row
-from clawctl.extensions.secrets.text import BEYOND, Span, Text, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     NAMING,
@@ -29,11 +29,11 @@ _QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,25
 _BARE = r"""(?P<bare>(?!(?i:null|none|nil|undefined|true|false)[,;)\]}])(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=|["'][\w .-]{1,40}["']\s{0,3}:)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
 _TYPE = r"(?:[ ]As[ ]\w{1,16}[ ](?==)|[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
 _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
-_ASSIGN = re.compile(
+_ASSIGN = regex(
     rf"""(?:{_Q})?(?:[ ]\d{{1,2}}(?=:))?[\])}}*_]{{0,3}}{_TYPE}(?:[ \t]{{0,12}}|\s{{1,12}}(?=:\s{{0,12}}"))(?::=|=>|->|<-|={{1,3}}|\?=|\|\|=|:{{1,2}}(?!/)|→|➜|%=)[*_]{{0,2}}[ \t]{{0,12}}"""
     rf"""(?:(?:[|>][+-]?|!!?\w{{1,8}}(?=[ ]))?[ \t]{{0,8}}(?:\r?\n(?:[ \t>]{{1,16}}|(?=")))?)?{_WRAP}(?:\"\"(?=\")|''(?='))?(?:{_QUOTED}|{_Q}?{_BARE})"""
 )
-_ENCODED = re.compile(
+_ENCODED = regex(
     r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
 )
 _COPULA = (
@@ -41,29 +41,29 @@ _COPULA = (
     r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|returned|returns|shows|showed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
     r"|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
 )
-_PROSE = re.compile(
+_PROSE = regex(
     rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?:ab heute|ab sofort|jetzt|nun|currently|still|again|just|simply|probably|actually|maintenant|désormais|ahora|adesso|ora|agora|nu|teraz|теперь|сейчас|the following|as follows|wie folgt)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
-_CJK = re.compile(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
-_PAIR = re.compile(
+_CJK = regex(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
+_PAIR = regex(
     rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""",
     re.IGNORECASE,
 )
-_DEFAULT = re.compile(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
-_ELEMENT = re.compile(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
-_NEXT_ELEMENT = re.compile(
+_DEFAULT = regex(rf"""(?:{_Q})?\s{{0,4}}\{{[^{{}}]{{0,160}}?\b(?:default|value)\s{{0,4}}=\s{{0,4}}{_QUOTED}""")
+_ELEMENT = regex(r"""[^<>\n]{0,180}>\s{0,8}(?:<!\[CDATA\[)?(?P<value>[^<>\n]{3,256})\s{0,12}(?:</|\]\]>)""")
+_NEXT_ELEMENT = regex(
     r"""(?:[ :]{0,2}(?:</\w{1,12}>\s{0,20}){1,2}|[^<>\n]{0,80}>\s{0,20}(?=(?i:<value|<string)))<\w{1,12}[^<>\n]{0,60}>(?:<\w{1,8}>)?(?P<value>[^<>\s]{4,256})</"""
 )
-_COMMA = re.compile(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
-_SPACE = re.compile(
+_COMMA = regex(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
+_SPACE = regex(
     rf"""(?:{_Q}|[*_]{{1,2}}|[ ]d['’]ordine)?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
-_ROW = re.compile(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # a row with two columns
-_QUOTED_NEXT = re.compile(rf"""[ \t]{{1,4}}{_QUOTED}""")
-_CELL = re.compile(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # the next cell of the same table row
-_CALLED = re.compile(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
-_NEXT_LINE = re.compile(
+_ROW = regex(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # a row with two columns
+_QUOTED_NEXT = regex(rf"""[ \t]{{1,4}}{_QUOTED}""")
+_CELL = regex(r"[`*_]{0,2}[ \t]{0,12}\|[ \t]{0,12}[`*_]{0,2}(?P<value>[^\s|`]{6,256})")  # the next cell of the same table row
+_CALLED = regex(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
+_NEXT_LINE = regex(
     r"[^\n:]{0,40}:[ \t]{0,4}(?:\[[a-z ]{4,24}\]|\*{3,32})?[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)"
 )  # text typed at a prompt
 _COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
@@ -104,9 +104,9 @@ def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
         yield from _adjacent_values(text, lower, named.begin, named.end, named.name, named.kind)
 
 
-_SEALED = re.compile(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
+_SEALED = regex(r"[\"']?:[ ]{0,4}[\"']?Ag[A-Za-z0-9+/]{200}")  # ciphertext of a SealedSecret
 # A type name follows
-_NO_VALUE = re.compile(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")
+_NO_VALUE = regex(r"\b(?:type|interface|struct|enum|trait)[ ]$|checksum/$|arn:[\w:-]{4,80}:$")
 
 
 def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Span | None:
@@ -170,12 +170,12 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
 
 
 # The line above names the user: `Identifiant : mlegrand`.
-_USER_LINE = re.compile(
+_USER_LINE = regex(
     r"(?i)(?:^|\n)[ \t>*•-]{0,8}(?:user(?:[ _-]?name)?|login|log-?in|account|identifiant|utilisateur|usuario|utente|usuário|benutzer(?:name)?|nutzer(?:name)?|gebruiker(?:snaam)?|użytkownik|användare|bruker(?:navn)?|käyttäjä|kullanıcı(?: adı)?|логин|пользователь|uživatel|e-?mail|mail|adresse)"
     r"[ ]{0,2}[:=][ ]{1,3}[^\s]{2,64}[ \t]*\r?\n$"
 )
-_OPTION = re.compile(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|build-arg|var)[ =][\"']?[\w.-]{0,40})$")
-_COMMAND = re.compile(r" [a-z][\w./-]{1,40}(?: |$)")
+_OPTION = regex(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|build-arg|var)[ =][\"']?[\w.-]{0,40})$")
+_COMMAND = regex(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
 def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
@@ -244,13 +244,13 @@ def _after_words(text: str, match: re.Match[str] | None) -> re.Match[str] | None
 
 
 _MAX_JOINING = 3
-_ASSIGNMENT = re.compile(r"[a-z][\w.-]*=")
+_ASSIGNMENT = regex(r"[a-z][\w.-]*=")
 
 # What may occur between a name and a value that is a number or words.
-_IS = re.compile(
+_IS = regex(
     r"""(?i)(?:["'`*_]{0,2}[ ]?(?:is|is now|is still|was|ist|lautet|est|es|é|è|jest|это|=|:|は|是|为|는|은)[ :]{0,2}["'`“«„*_]{0,2})"""
 )
-_NUMBER = re.compile(r"\d{6,24}")
+_NUMBER = regex(r"\d{6,24}")
 
 
 def _is_number_or_words(value: str) -> bool:
@@ -259,7 +259,7 @@ def _is_number_or_words(value: str) -> bool:
     return _NUMBER.fullmatch(bare) is not None or (is_words(bare) and bare[0].isupper() and "." not in bare)
 
 
-_ROW_BEGINS = re.compile(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
+_ROW_BEGINS = regex(r"(?:^|\n)\|?[ \t`*]{0,6}(?:[\w-]{1,16}[ ]){0,2}$")
 
 
 def _is_cell(value: str) -> bool:
@@ -283,7 +283,7 @@ def _is_default(value: str) -> bool:
     return is_password(value) and not value.isalpha() and not _SETTING.fullmatch(value) and (is_odd(value) or is_words(value))
 
 
-_SETTING = re.compile(r"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z]+(?:_[a-z]+)+\d?")
+_SETTING = regex(r"[A-Z0-9]+(?:_[A-Z0-9]+)+|[a-z]+(?:_[a-z]+)+\d?")
 
 
 def _values_before(text: str, begin: int) -> Iterator[Span]:
@@ -305,8 +305,8 @@ def _is_sentence(value: str) -> bool:
     return value.count(" ") > 1 or not (is_odd(value) or len(value) >= 8)
 
 
-_SPACED = re.compile(r"[A-Za-z]\w{1,24}[ ]{2,40}[A-Za-z]\w{1,24}[ ]*$|[A-Za-z][ ]{2,40}[A-Za-z]")
-_WORD_AT = re.compile(r"[^\s\"']{5,256}")
+_SPACED = regex(r"[A-Za-z]\w{1,24}[ ]{2,40}[A-Za-z]\w{1,24}[ ]*$|[A-Za-z][ ]{2,40}[A-Za-z]")
+_WORD_AT = regex(r"[^\s\"']{5,256}")
 
 
 def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
@@ -326,10 +326,10 @@ def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
 
 
 _ROWS = 12
-_TITLES = re.compile(
+_TITLES = regex(
     r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
 )
-_RULE = re.compile(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
+_RULE = regex(r"[ +|:=-]{3,300}")  # between the heading of a table and its rows
 
 
 def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from clawctl.extensions.secrets.commands import SAFE_FLAG, is_given
 from clawctl.extensions.secrets.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.extensions.secrets.names import is_secret_under
-from clawctl.extensions.secrets.text import BLOBS, DIGITS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import BLOBS, DIGITS, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     entropy,
@@ -41,7 +41,7 @@ def _is_salt(value: str) -> bool:
     return len(set(_SIGN.findall(value))) >= 6 and mixed(value)
 
 
-_SIGN = re.compile(r"[^\w\s]")
+_SIGN = regex(r"[^\w\s]")
 
 
 def _is_loose(value: str) -> bool:
@@ -69,29 +69,29 @@ def _is_network_word(value: str) -> bool:
     return is_stronger_password(value) or (_WORDS_AND_NUMBER.fullmatch(value) is not None and not is_stand_in(value))
 
 
-_WORDS_AND_NUMBER = re.compile(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
+_WORDS_AND_NUMBER = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
 
 
 # Patterns that must precede some of the words.
-_OPTION = re.compile(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
+_OPTION = regex(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
-    "i.e. ": re.compile(
+    "i.e. ": regex(
         r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|kennwort|mot de passe|contrase|senha|wachtwoord|hasło)[^\n]{0,60}$"
     ),
-    '"-p': re.compile(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
-    '"p":': re.compile(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
+    '"-p': regex(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
+    '"p":': regex(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
-    "user": re.compile(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
-    "<<<": re.compile(
+    "user": regex(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
+    "<<<": regex(
         r"(?i)(?:sudo|passwd|login|sign-?in|unlock|decrypt|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
-    '"key"': re.compile(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
-    "reset it to ": re.compile(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
-    "send": re.compile(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
+    '"key"': regex(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
+    "reset it to ": regex(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
+    "send": regex(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), re.compile(pattern), check)
+    (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), regex(pattern), check)
     for words, pattern, check in (
         ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
         ("otp,2fa,mfa,authenticator,seed", rf"(?<![0-9a-f]{{6}})(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
@@ -201,8 +201,8 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
     )
 )  # fmt: skip
-_HEX_PAIR = re.compile(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
-_JWK = re.compile(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
+_HEX_PAIR = regex(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
+_JWK = regex(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
 _CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
@@ -230,14 +230,14 @@ def in_labelled(piece: Text) -> Iterator[Span]:
                     yield Span(*match.span("value"), "password")
 
 
-_ARGUMENT = re.compile(
+_ARGUMENT = regex(
     r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?|["'][^"'\n]{1,40}["'],[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{20,400}={0,2})["'`](?:\.\w{2,12}\(\))?\s{0,4}[,)]"""
 )
-_CONSTRUCTOR = re.compile(
+_CONSTRUCTOR = regex(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
     r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes|stringsession|algoliasearch|mandrill|mailchimp|stripe|twilio|pusher|sentry|segment|mixpanel)|(?i:client|api|sdk|service|connection|connector|gateway|mailer|bot|provider|auth)(?:::|->|\.)(?:new|create|build|init|with_key|from_key)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
 )
-_NO_CLIENT = re.compile(
+_NO_CLIENT = regex(
     r"(?i)(?:id|guid|hash|digest|sha\d*|md5|commit|checksum|etag|version|error|exception|regexp?|string|url|date|buffer|test|file|name|image|blob)$"
 )
 
@@ -259,15 +259,13 @@ def in_constructors(piece: Text) -> Iterator[Span]:
 
 
 _LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
-_CHAIN = re.compile(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
-_JOIN = re.compile(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[bfru]?["'](?!["'])""")
-_PARTS = re.compile(_LITERAL)
-_POLICY = re.compile(
+_CHAIN = regex(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
+_JOIN = regex(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[bfru]?["'](?!["'])""")
+_PARTS = regex(_LITERAL)
+_POLICY = regex(
     r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}"
 )  # content security policy of a page
-_ASSIGNED_TO = re.compile(
-    r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$"
-)
+_ASSIGNED_TO = regex(r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$")
 
 
 _JOINTS = Anchors(*(quote + mark for quote in "\"'" for mark in ("\n", "\r", "\t", " ", "+", ".", "&", "|", "\\", "'", '"', 'b"', 'f"', 'r"', 'u"', "b'", "f'", "r'", "u'")))  # fmt: skip
@@ -295,7 +293,7 @@ def in_chains(piece: Text) -> Iterator[Span]:
 
 
 # 64 bytes: a key pair of a wallet
-_KEY_BYTES = re.compile(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
+_KEY_BYTES = regex(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
 
 
 @tried_at(DIGITS, to_value_end=False)
@@ -308,8 +306,8 @@ def in_bytes(piece: Text) -> Iterator[Span]:
 
 
 _CODES = Anchors(" is your ")
-_CODE_BEFORE = re.compile(r"(?<![\w.,:/-])(?:[A-Z]{1,2}-)?(?P<value>\d{3,4}[ -]\d{3,4}|\d{4,8})[\"'>)*]{0,2}$")
-_CODE_NAMED = re.compile(r" is your (?:[\w'-]{1,20} ){0,4}(?:code|otp|pin|password|passcode)\b", re.IGNORECASE)
+_CODE_BEFORE = regex(r"(?<![\w.,:/-])(?:[A-Z]{1,2}-)?(?P<value>\d{3,4}[ -]\d{3,4}|\d{4,8})[\"'>)*]{0,2}$")
+_CODE_NAMED = regex(r" is your (?:[\w'-]{1,20} ){0,4}(?:code|otp|pin|password|passcode)\b", re.IGNORECASE)
 
 
 @tried_at(_CODES, to_value_end=False)
@@ -322,10 +320,10 @@ def in_codes(piece: Text) -> Iterator[Span]:
 
 
 _INSERTS = Anchors("insert into ")
-_INSERT = re.compile(
+_INSERT = regex(
     r"(?i)insert[ ]into[ ][^\s(]{1,80}\s{0,4}\((?P<columns>[^()]{1,400})\)\s{0,4}values\s{0,4}(?P<rows>(?:\((?:[^()'\"]|'[^'\n]{0,200}'|\"[^\"\n]{0,200}\"){1,600}\)\s{0,4},?\s{0,4}){1,8})"
 )
-_CELL = re.compile(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(?P<other>[^,()'"]{0,80}))\s*(?P<end>[,)])""")
+_CELL = regex(r"""\s*(?:'(?P<one>[^'\n]{0,200})'|"(?P<two>[^"\n]{0,200})"|(?P<other>[^,()'"]{0,80}))\s*(?P<end>[,)])""")
 
 
 @tried_at(_INSERTS)

@@ -5,11 +5,11 @@ words. Words in Latin and Greek letters are compared without accents. In scripts
 of letters.
 """
 
-import re
 import unicodedata
 from functools import lru_cache
 
 from clawctl.extensions.secrets.tables import table
+from clawctl.extensions.secrets.text import regex
 
 
 class Meaning:
@@ -47,8 +47,8 @@ _LETTERS = (
     "\u0610-\u061a\u0620-\u065f\u066e-\u06d3\u06d5-\u06ef\u06fa-\u06ff\u0900-\u0963\u0971-\u09e5\u0a01-\u0a65\u0a70-\u0ae5\u0b01-\u0b65"
     "\u0b82-\u0be5\u0c00-\u0c65\u0c80-\u0ce5\u0d00-\u0d65\u10a0-\u11ff\u1e00-\u1fff\u200c\uac00-\ud7a3"
 )
-TOKEN = re.compile(rf"[{_LETTERS}]{{1,40}}(?:['’][{_LETTERS}]{{1,20}})?|[{_SPACELESS}]{{1,40}}")
-_IS_SPACELESS = re.compile(f"[{_SPACELESS}]")
+TOKEN = regex(rf"[{_LETTERS}]{{1,40}}(?:['’][{_LETTERS}]{{1,20}})?|[{_SPACELESS}]{{1,40}}")
+_IS_SPACELESS = regex(f"[{_SPACELESS}]")
 
 
 @lru_cache(maxsize=1 << 14)
@@ -95,7 +95,7 @@ class _Lexicon:
 
 _LEXICON = _Lexicon()
 # `Türcode`, `portkod`, `ovikoodi`: the word also names what the code opens.
-_COMPOUND = re.compile(
+_COMPOUND = regex(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
 _COMPOUND_ENDS = (

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
 
 # Path segments that precede such a secret. In an ordinary path a word follows, which is not a secret.
@@ -18,14 +18,14 @@ _ANCHORS = Anchors(
     "chainstack.com/", "moralis-nodes.com/", "hc-ping.com/", "healthchecks.io/", "nosnch.in/", "cronitor.link/", "pagerduty.com/integration/", "opsgenie.com/", "script.google.com/macros/s/",
     "logic.azure.com", "ntfy.sh/", "betteruptime.com/", "pipedream.net/", "ifttt.com/",
 )  # fmt: skip
-_LINK = re.compile(
+_LINK = regex(
     rf"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{{1,60}})?(?::\d{{1,5}})?/(?:[a-z]{{1,16}}/){{0,3}}|/(?:{'|'.join(_PURPOSES)})/(?:[a-z]{{2,12}}/){{0,2}}|/services/(?=T)|/bot(?=\d{{5,14}}:)"
     r"|infura\.io/(?:ws/)?v3/|alchemy\.com/v2/|rpc\.ankr\.com/(?:[a-z_]{2,24}/){1,2}|qui[ck]{1,2}node\.pro/|getblock\.io/(?:[a-z]{2,12}/){0,3}|blastapi\.io/|chainstack\.com/|moralis-nodes\.com/[a-z]{2,16}/"
     r"|hc-ping\.com/|healthchecks\.io/ping/|nosnch\.in/(?=[a-f0-9]{10})|cronitor\.link/p/|pagerduty\.com/integration/|macros/s/|betteruptime\.com/api/v1/heartbeat/)"
     r"(?P<value>[\w@/+.=%:~-]{8,512})"
 )
-_SHORT = re.compile(r"(?i)(?:/api/push/(?P<value>(?=[A-Za-z]*\d)[A-Za-z0-9]{10,40})|nosnch\.in/(?P<snitch>[a-f0-9]{10}))(?![\w-])")
-_QUERY = re.compile(
+_SHORT = regex(r"(?i)(?:/api/push/(?P<value>(?=[A-Za-z]*\d)[A-Za-z0-9]{10,40})|nosnch\.in/(?P<snitch>[a-f0-9]{10}))(?![\w-])")
+_QUERY = regex(
     r"(?i)[?&;](?:sig|key|code|sign|auth|hash|x-amz-signature|x-goog-signature|signature|token|t|st|pwd|passcode|rlkey|resourcekey|ticket|secret|magic|invite|apikey|appid|subscription-key)=(?P<value>[\w%.~+/=-]{20,1024})"
 )
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.extensions.secrets.text import Anchors, Text, positions_of
+from clawctl.extensions.secrets.text import Anchors, Text, positions_of, regex
 from clawctl.extensions.secrets.values import (
     is_bare_password,
     is_passphrase,
@@ -27,28 +27,28 @@ from clawctl.extensions.secrets.vocabulary import (
     SHORT,
 )
 
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_BEYOND_ASCII = regex(r"[^\x00-\x7f]+")
 _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
-_NAME = re.compile(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
+_NAME = regex(rf"(?:(?P<password>{_P})|(?P<key>{_K}))(?P<suffix>{_SUFFIX}{_SUFFIX})(?P<ending>)$", re.IGNORECASE)
 # Inflected words of other languages: `паролата`, `parolanız`, `salasanani`.
 _FOREIGN = [word for word in LONGEST_FIRST if word not in ENGLISH and max(word) < "\u0e00"]
 _LATIN, _OTHER = ("|".join(word for word in _FOREIGN if (max(word) < "\u0250") == latin) for latin in (True, False))
-_INFLECTED = re.compile(
+_INFLECTED = regex(
     rf"(?<![^\W\d_])(?P<password>(?:{_LATIN})(?=[^\W\d_]{{1,5}}$)|(?:{_OTHER})(?=[^\W\d_A-Za-z]{{1,5}}$))(?P<suffix>)(?P<key>(?!))?(?P<ending>[^\W\d_]{{1,5}})$",
     re.IGNORECASE,
 )
-_BORDER = re.compile(
+_BORDER = regex(
     r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql|bind|ldap|proxy|rpc|priv|vnc|rdp)$"
 )
-_BEFORE_KEY = re.compile(
+_BEFORE_KEY = regex(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|wallet|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|signature|routing|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
     r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
-NOT_KEY = re.compile(
+NOT_KEY = regex(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
     r"|continuation|hashed|public[_ .-]?key|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
     r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
@@ -74,7 +74,7 @@ def is_secret_under(name: str, value: str, quoted: bool) -> bool:
     return phrased or is_strong_key(value)
 
 
-_OF_PAT = re.compile(r"[\w+/=.-]{20,400}")  # patterns are named like this as well
+_OF_PAT = regex(r"[\w+/=.-]{20,400}")  # patterns are named like this as well
 
 
 def _is_long_phrase(value: str) -> bool:
@@ -124,7 +124,7 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
 _JOINED_BY_CASE = frozenset(("pwd", "pw", "psk", "mdp", "senha", "heslo"))  # `strPwd`
 
 
-_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_PARTS = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _SPEAKS = frozenset(
     ["password", "passwd", "pwd", "passphrase", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey"]
 )
@@ -191,10 +191,10 @@ def named_at(text: str, lower: str, at: int) -> Named | None:
     return Named(begin, phrase.end(), phrase[0], "password") if phrase else None
 
 
-_WORDISH = re.compile(r"[\w-]{2,48}(?:\.\w{1,16})?")
-_EXACT = re.compile(
+_WORDISH = regex(r"[\w-]{2,48}(?:\.\w{1,16})?")
+_EXACT = regex(
     "|".join(map(re.escape, [word for word in (*LONGEST_FIRST, *KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
 )
-_EARLIER = re.compile(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
+_EARLIER = regex(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
 _PHRASE_STARTS = ("passe", *(word[:4] for word in LONGEST_FIRST if " " in word and word[:4].isascii()))
-_PHRASE = re.compile(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?:nya|mu|ku)?(?!\w)", re.IGNORECASE)
+_PHRASE = regex(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?:nya|mu|ku)?(?!\w)", re.IGNORECASE)

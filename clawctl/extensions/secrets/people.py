@@ -4,13 +4,13 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import DIGITS, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import DIGITS, Anchors, Span, Text, positions_of, regex, tried_at
 
-_CARD = re.compile(
+_CARD = regex(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
 )  # by issuer: Visa, Mastercard, Discover, UnionPay, JCB; American Express; Diners
-_CARDS = re.compile(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
-_CARD_BEFORE = re.compile(
+_CARDS = regex(r"[2-6](?<![\w.-].)\d{3}([ .-]?)\d{4,6}\1\d{4,5}(?:\1\d{3,4})?(?![\w-]|\.\d)")
+_CARD_BEFORE = regex(
     r"(?:card|karte|kreditkarte|carte|tarjeta|carta|cartão|kaart|karta|kart|карты|карта|カード|卡|카드|कार्ड|بطاق\w{1,4}|כרטיס|บัตร\w{0,8}|th?ẻ|kártya\w{0,4}|kortti\w{0,3}|kort)(?![a-z])[^\d\n]{0,24}$"
 )  # after such a word, numbers of other issuers (Maestro) count as well
 # Test numbers from Stripe. They are harmless only if the text mentions testing, because people also use them as placeholders for
@@ -18,15 +18,15 @@ _CARD_BEFORE = re.compile(
 _TEST_CARDS = frozenset(
     ["4242424242424242", "4000056655665556", "4000002500003155", "4000000000003220", "5555555555554444", "378282246310005"]
 )
-_TESTED = re.compile(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
+_TESTED = regex(r"stripe|\btest (?:mode|cards?|numbers?)|sandbox")
 # The verification code of a card, whatever it is called: it follows the number and the expiry month.
-_BEHIND_CARD = re.compile(
+_BEHIND_CARD = regex(
     r"[^\d\n]{1,40}(?:0[1-9]|1[0-2])[ ]?[/.-][ ]?(?:20)?[2-4]\d(?![\d/.-])(?P<between>[^\d\n]{1,40}(?:\d (?!\d)[^\d\n]{1,40})?)(?<![$€£¥₹₽+#.,/:-])(?<![$€£¥₹₽] )(?P<value>\d{3,4})(?![\w%$€£¥₹₽]|[.,:/-]\d| ?[$€£¥₹₽%])"
 )
 _AT_SIGNS = Anchors("@")
-_EMAIL = re.compile(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
-_PHONE_PLUS = re.compile(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
-_PHONE = re.compile(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
+_EMAIL = regex(r"(?<![\w.%+-])[\w%+-][\w.%+-]{0,63}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![\w-])")
+_PHONE_PLUS = regex(r"\+(?<![\w+.-].)\d{1,3}(?:[ .-]?\(?\d{1,5}\)?){2,6}(?![\w-]|\.\d)")
+_PHONE = regex(r"[(\d](?<![\w+.-].)(?:\d{3}\) ?\d{3}[ .-]|\d{2}[-.]\d{3}[-.])\d{4}(?![\w-]|\.\d)")
 
 
 def passes_luhn(digits: str) -> bool:

@@ -4,10 +4,10 @@
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from clawctl.extensions.secrets.text import BEYOND, BLOBS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import BEYOND, BLOBS, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import DIGIT, is_stand_in, is_strong_key, mixed
 
-_DISK = re.compile(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
+_DISK = regex(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
 _PLAIN_FOURS = frozenset([
     "that", "must", "have", "some", "with", "your", "this", "will", "from", "when", "then", "they", "been", "into", "only",
     "also", "each", "more", "than", "used", "user", "name", "char", "long", "text", "type", "file", "data", "same", "like",
@@ -40,7 +40,7 @@ def _is_backup(value: str) -> bool:
 _PASSWORDS = r"(?i:passw\w{0,8}|kennw\w{1,8}|contraseña|senha|mot de passe|hasło|şifre\w{0,6}|пароль|パスワード|密码|密碼|비밀번호|wachtwoord|key|schlüssel)"
 # For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
 _FORMS: tuple[tuple[Anchors, tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*(word for word in words.split(",") if word.isascii())), tuple(word for word in words.split(",") if not word.isascii()), re.compile(pattern), check)
+    (Anchors(*(word for word in words.split(",") if word.isascii())), tuple(word for word in words.split(",") if not word.isascii()), regex(pattern), check)
     for words, pattern, check in (
         ("app password,app-specific,app passw,app-passw,app-kennw,application,aplicaci,app-wachtwoord,aplikacji,uygulama,приложен,アプリ,专用密码,앱 ", rf"[^\n:]{{0,60}}?{_PASSWORDS}?[^\n]{{0,60}}?(?:[:：=]|\bis|\bist|\best|\bes|è|é|\bto|是|は|[ ]-)?[\s\"'`*]{{1,4}}(?<![A-Za-z])(?P<value>[a-z]{{4}}(?:[ -][a-z]{{4}}){{3}})(?![a-z]|[ -][a-z])", _is_fours),
         ("app password,app-specific,app-passw", r"[^\n]{0,80}?[\s\"'`*:](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?=[ ]{0,2}(?:[(.,\n\"'`*]|$))", _is_fours),
@@ -70,20 +70,20 @@ _FORMS: tuple[tuple[Anchors, tuple[str, ...], re.Pattern[str], Callable[[str], b
         ("steam://", r"steam://(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
     )
 )  # fmt: skip
-_SESSIONS = re.compile(
+_SESSIONS = regex(
     r"(?i)(?:[\w.-]{0,30}sess(?:ion)?[\w.-]{0,24}|(?:connect\.)?sid|ssid|hsid|apisid|sapisid|nid_aut|nid_ses|[\w.-]{0,20}auth[\w.-]{0,20}|[\w.-]{0,24}token[\w.-]{0,16}|jwt|ct0|xs|fr|datr|li_at|sp_dc|sp_key|sso|kdt|twid|at-main|x-main|sess-at-main|cf_clearance|\.?roblosecurity|__secure-[\w-]{1,24}|__host-[\w-]{1,24}|remember[\w-]{0,40}|wordpress_logged_in[\w-]{0,40}|laravel[\w-]{0,24}|steamloginsecure|steamrefresh_steam|jsessionid|phpsessid|asp\.net_sessionid|estsauth\w{0,12}|rtfa|fedauth|bduss|stoken|passport\w{0,16}|sessdata|bili_jct|z_c0|uid_tt|netflixid|securenetflixid|cookie2|_tb_token_|pt_key|pt_pin|skey|p_skey)"
 )
-_NOT_SESSIONS = re.compile(r"(?i)csrf_?(?:param|header)|_ga|ig_did|guest|author|consent|expire|lang|theme|timezone")
+_NOT_SESSIONS = regex(r"(?i)csrf_?(?:param|header)|_ga|ig_did|guest|author|consent|expire|lang|theme|timezone")
 _COOKIES = Anchors('"value"', "'value'")
-_COOKIE = re.compile(
+_COOKIE = regex(
     r"""(?P<q>["'])name(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<name>[\w.-]{1,60})(?P=q),\s{0,12}(?P=q)value(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<value>[^"'\n]{6,4096})(?P=q)"""
 )
-_COOKIE_BACK = re.compile(r"""(?P<q>["'])value(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<value>[^"'\n]{6,4096})(?P=q)""")
-_NAME_BEHIND = re.compile(r"""(?P<q>["'])name(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<name>[\w.-]{1,60})(?P=q)""")
+_COOKIE_BACK = regex(r"""(?P<q>["'])value(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<value>[^"'\n]{6,4096})(?P=q)""")
+_NAME_BEHIND = regex(r"""(?P<q>["'])name(?P=q)\s{0,3}:\s{0,3}(?P=q)(?P<name>[\w.-]{1,60})(?P=q)""")
 _HEADERS = Anchors("cookie")
-_CRUMB = re.compile(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
+_CRUMB = regex(r"(?P<name>[\w.-]{1,60})=(?P<value>[^;\s\"'`,]{8,4096})")
 _JARS = Anchors("true\t")
-_JAR = re.compile(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
+_JAR = regex(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
 _CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])

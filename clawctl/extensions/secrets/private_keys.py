@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import Anchors, Span, Text, positions_of, regex, tried_at
 
-_PEM = re.compile(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
-_PEM_END = re.compile(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
-_PEM_BODY = re.compile(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
-_PUTTY = re.compile(
+_PEM = regex(r"-{4,5} ?BEGIN (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
+_PEM_END = regex(r"-{4,5} ?END (?:[A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?|OpenVPN Static key V1) ?-{4,5}")
+_PEM_BODY = regex(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
+_PUTTY = regex(
     # Possibly quoted
     r"Private-Lines: \d{1,4}(?P<value>(?:(?:\s|\\r|\\n){1,4}(?:[>|*#]{1,4}[ \t]{0,4})?[A-Za-z0-9+/=]{4,80}){1,400})"
 )
@@ -36,4 +36,4 @@ def private_keys(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "private_key")
 
 
-_DENSE_BODY = re.compile(r"[A-Za-z0-9+/=]{24}")
+_DENSE_BODY = regex(r"[A-Za-z0-9+/=]{24}")

@@ -12,19 +12,30 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.context import PLAIN, TYPED, likeness
-from clawctl.extensions.secrets.text import BEYOND, DIGITS, HYPHENS, AnchorGroups, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import (
+    BEYOND,
+    DIGITS,
+    HYPHENS,
+    AnchorGroups,
+    Anchors,
+    Span,
+    Text,
+    positions_of,
+    regex,
+    tried_at,
+)
 from clawctl.extensions.secrets.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 
 # Where a token may be: at a number, or at the first hyphen of lower-case words joined by hyphens.
-_DIGIT = re.compile(r"[0-9](?:(?=[A-Za-z!#$%&*@^_+-])|(?<=[A-Za-z!#$%&*@^_+-][0-9]))")
-_HYPHENS = re.compile(r"-[a-z]{3,12}-[a-z]{3,12}-[a-z]{3}")
-_TOKEN = re.compile(r"[A-Za-z0-9$!*][!#-&(-;=?-\[\]-_a-{}~]{5,47}")
+_DIGIT = regex(r"[0-9](?:(?=[A-Za-z!#$%&*@^_+-])|(?<=[A-Za-z!#$%&*@^_+-][0-9]))")
+_HYPHENS = regex(r"-[a-z]{3,12}-[a-z]{3,12}-[a-z]{3}")
+_TOKEN = regex(r"[A-Za-z0-9$!*][!#-&(-;=?-\[\]-_a-{}~]{5,47}")
 _OF_TOKEN = frozenset(map(chr, range(33, 127))) - frozenset("\"'`<>|\\/")
 _LONGEST = 48
 _CLOSING = ".,;:)]}"
 
 # Words that refer to access, by language: en de fr es pt it nl pl cs tr sv/da/no fi ro hu id sw vi ru uk, then other scripts.
-_ACCESS = re.compile(
+_ACCESS = regex(
     r"(?<![^\W_])(?:"
     r"log(?:s|ged)? ?(?:in|on|into)\b|logins?\b|sign(?:s|ed)? ?(?:in|into)\b|unlocks?|opens? (?:with|it|the|up|only)|opens\b|(?:to )?get in\b|let(?:s)? (?:me|you|us) in\b|punch in|key in|type(?: it| that| this)? in\b|types\b|passwords?|passphrase|passcode|pass ?word|encrypted?|wi-?fi|wlan|account|nas\b|router|modem|sudo|root\b|disk|zip\b|vault|safe\b|locker|lock\b|door|gate|alarm|garage|laptop|keychain|keepass|bitwarden|1password|admin\b|hotspot|mailbox|netflix|remember (?:this|it|that)|all one word|one word|new one|vpn\b|ssh\b|bank|card\b|credentials?|second (?:field|line)|sticker|phone\b|decrypt|portal|the usual\b|e-?mail\b|vault"
     r"|handy\b|geht\b[^.\n]{0,40}\bauf\b|entschlüssel|déchiffr|descifr|decifr|odszyfr|расшифр|téléphone|teléfono|móvil|celular|telefon|telefoon|neno la siri|barua pepe|simu\b|anmeld|einlogg|logg(?:e|t|en)?\b|entsperr|aufsperr|öffne|geht auf|kennwort|passwort|konto|rechner|festplatte|tresor|schließfach|freischalt|zugang|postfach"
@@ -36,38 +47,36 @@ _ACCESS = re.compile(
     r"|密码|密碼|登录|登錄|登入|账号|帐号|帳號|解锁|解鎖|路由器|パスワード|ログイン|アカウント|ロック|비밀번호|로그인|계정|비번|와이파이|รหัสผ่าน|รหัส|เข้าสู่ระบบ|ล็อกอิน|บัญชี|ไวไฟ|كلمة المرور|كلمة السر|تسجيل الدخول|حساب|رمز|סיסמה|סיסמא|התחבר|חשבון|पासवर्ड|लॉग ?इन|खाता|खाते|κωδικ|σύνδεσ|λογαριασμ|رمز عبور|گذرواژه|ورود"
 )
 # Words that name a password directly.
-_LABEL = re.compile(
+_LABEL = regex(
     r"(?<![^\W_])(?:passwords?|passphrase|passcode|pass ?word|encryption phrase|secret phrase|pass\b|pw\b|pwd\b|mdp\b|mot de passe|passwort|kennwort|contraseña|clave\b|senha|palavra-passe|wachtwoord|hasło|heslo|şifre\w*|parola\w*|lösenord\w*|adgangskode|kodeord|passord\w*|salasana|parolă|jelszó|kata sandi|sandi\b|nenosiri|neno la siri|nywila|mật khẩu|mat khau|парол\w{1,2}|lozinka|slaptažodis)|密码|密碼|口令|パスワード|비밀번호|비번|암호|รหัสผ่าน|كلمة المرور|كلمة السر|סיסמה|סיסמא|पासवर्ड|κωδικ|رمز عبور|گذرواژه"
 )
 # Words that join a value to the words before it, or ask the reader to type it.
-_JOIN = re.compile(
+_JOIN = regex(
     r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:is|was|it's|its|the usual|with|using|use|used|enter|type|types|put|say|try|now|then|slash|ist|lautet|mit|nimm|gib|tippe?|jetzt|est|c'est|c’est|avec|mets|tape[rz]?|entre[rz]?|es|con|pon|usa|escribe|com|põe|coloca|é|è|inserisci|metti|met|gebruik|vul|to|wpisz|podaj|je|zadej|yaz|gir|är|er|med|skriv|on|kirjoita|este|cu|scrie|írd|adalah|ialah|pakai|ketik|ni|ingiza|tumia|là|nhập|введи|вводи|это|теперь|набери|вбивай|введіть|це|που|είναι|هي|هو|היא|הוא|है)[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:是|为|為|用|は|で|คือ|ใช้|输入|輸入|는|은|로)[\s:：]{0,2}[\"'「“]?$"
 )
 # A value with such a name is not a password.
-_OTHER = re.compile(
+_OTHER = regex(
     r"(?<![^\W_])(?:hosts?|hostname|server|machine|box called|called|named|heißt|user(?:name)?|usuario|utilisateur|benutzer(?:name)?|login name|handle|gamertag|profile|nick(?:name)?|branch|ticket|issue|model|modell|modelo|modèle|serial|seriennummer|order|bestellung|commande|pedido|bucket|container|pod|image|tag|release|version|build|file|datei|fichier|archivo|folder|ssid|network|netzwerk|channel|domain|id|ref|reference|invoice|rechnung|facture|factura|project|projekt|repo|booking|tracking|package|paket|flight|room|part|sku|product|job|task|node|cluster|region|instance|class|function|variable|method|module|plugin|font|code name|codename|size|key id|commit|test|route|variant|theme|пользователь|хост|ветка|модель|файл|заказ)s?(?:[ ]?[:#=]|[ ](?:is|are|was|ist|est|es|è|é|to|это)\b)?(?:[\s\"'`(]{1,3}[^\s]{1,14}){0,1}[\s\"'`(:#]{0,3}$"
 )
-_CODE_SIGN = re.compile(r"[{}()\[\];=<>\\|$`]|::|//|\w\.\w+\(")
-_WORD = re.compile(r"(?<![^\s(\"'“«„¿¡])[^\W\d_]{1,20}(?=[\s,.;:!?)\"'”»…]|$)")
-_SPACELESS = re.compile("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e\uac00-\ud7af]{3}")
+_CODE_SIGN = regex(r"[{}()\[\];=<>\\|$`]|::|//|\w\.\w+\(")
+_WORD = regex(r"(?<![^\s(\"'“«„¿¡])[^\W\d_]{1,20}(?=[\s,.;:!?)\"'”»…]|$)")
+_SPACELESS = regex("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e\uac00-\ud7af]{3}")
 # `lantern-ginger-674`, `Dragon_Mikan_43`. Lower-case words joined by underscores are an identifier.
-_JOINED = re.compile(r"[A-Za-z]{3,12}(?:-[A-Za-z]{3,12}){1,3}-?\d{2,4}|[A-Z][a-z]{2,11}(?:_[A-Z][a-z]{2,11}){1,3}_?\d{2,4}")
-_NUMBERED = re.compile(r"[A-Z][a-z]{2,14}(?!(?:19|20)\d\d(?!\d))\d{4,6}[A-Z]{0,3}")
-_CHOSEN = re.compile(
+_JOINED = regex(r"[A-Za-z]{3,12}(?:-[A-Za-z]{3,12}){1,3}-?\d{2,4}|[A-Z][a-z]{2,11}(?:_[A-Z][a-z]{2,11}){1,3}_?\d{2,4}")
+_NUMBERED = regex(r"[A-Z][a-z]{2,14}(?!(?:19|20)\d\d(?!\d))\d{4,6}[A-Z]{0,3}")
+_CHOSEN = regex(
     r"(?=[^A-Za-z]*(?:[A-Za-z][^A-Za-z]*){3})(?=\D*\d\D*\d)(?=[^@#$^&*+!?%=]*[@#$^&*+!?])(?=.{0,2}[A-Za-z])(?:[A-Z0-9][A-Za-z0-9@$!]{2,}|[a-z][A-Za-z0-9@$!]*[A-Z@$!][A-Za-z0-9@$!]*)[A-Za-z0-9@#$^&*+!?%_.-]{1,24}"
 )
-_NOT_CHOSEN = re.compile(
+_NOT_CHOSEN = regex(
     r"(?i)[\w.+-]+@[\w-]+\.\w|\w+://|&\w+;|%[0-9a-f]{2}|[\d.,]+[%+*$]?\w{0,3}$|(?:us|au|ca|nz|hk|r|c|a)\$|[\w.-]+[?&]\w+=|\w{1,3}[*+&]\w{1,3}$|[a-z]{1,5}\d{1,5}[!?.+*]+$|\w+\+\d{1,2}$|\d+[a-z]{1,4}[+*!?]|[\w.]+@[v^~]?\d|[\w-]+\.[a-z]{2,4}[#?]|fritz!|[a-z_.-]{2,}=|[\w-]+@[v^~<>=*]{0,2}\d|[a-z]{2,}\d*\+[a-z]|(?-i:(?:[A-Z][a-z]?\d{1,2}){2})|[a-z]{1,8}\d{1,2}\.\d|[a-z]{2}\d\d[a-z0-9]{10,30}$|[a-z]{4,}\d{1,3}[!?.+*]+$|[a-z]{4,}(?:19|20)\d\d[!?.+*]+$|\w+#(?:l|issue|section|[a-z]+[-_][a-z])|(?-i:[a-z/-]+#\d+$)"
 )
-_WORD_AND_NUMBER = re.compile(r"[A-Z]?[a-z]+[-_]?\d{1,4}")  # `Acrobat2020`
-_LIKE_A_NAME = re.compile(
-    r"[A-Za-z]+\d+[!?+*]+|[A-Z]?[a-z]+#\d+[A-Z]?|[A-Z][a-z]+\d+[A-Z][a-z]*[!?.+]*"
-)  # `Marble2158!`, `Suite#400B`
+_WORD_AND_NUMBER = regex(r"[A-Z]?[a-z]+[-_]?\d{1,4}")  # `Acrobat2020`
+_LIKE_A_NAME = regex(r"[A-Za-z]+\d+[!?+*]+|[A-Z]?[a-z]+#\d+[A-Z]?|[A-Z][a-z]+\d+[A-Z][a-z]*[!?.+]*")  # `Marble2158!`, `Suite#400B`
 # After these words, a value in prose is just as often a name or a number.
-_SOFT = re.compile(
+_SOFT = regex(
     r"(?:accounts?|akaunti|akun|konto|konta|kontot|compte|cuenta|conta|rekening|tili|bank|card|correo|posta|почт|аккаунт|box|portail|panel|portal|admin|root|door|types|credentials?|phone|handy|e-?mail|téléphone|teléfono|móvil|celular|telefon|telefoon|simu|barua pepe)\Z"
 )
-_ADDRESS = re.compile(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
+_ADDRESS = regex(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
 _BLOCK = 128
 _MAX_TRIES = 3  # per form and block
@@ -171,7 +180,7 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
 
 # Distinctive forms. Each entry has its anchor words in lower case and the pattern tried at each anchor.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
-    (Anchors(*(word for word in words.split(",") if word.isascii())), re.compile(pattern))
+    (Anchors(*(word for word in words.split(",") if word.isascii())), regex(pattern))
     for words, pattern in (
         # char pw[] = {'X', 'a', …};
         ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
@@ -204,7 +213,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])
 _BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.anchors)
-_PIN_BEFORE = re.compile(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
+_PIN_BEFORE = regex(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
 _PLAIN_GROUPS = frozenset(
     """
 that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
@@ -15,12 +15,12 @@ _REST = (
     r"(?P<value>\d{8,24}|\d{4,12}(?:[ -]\d{2,8}){1,6})(?![\w.:-]|[ ]\d)"
 )
 # Other words such as the network name may occur between the label and its digits, but not the names of other router numbers.
-_NETWORK_KEY = re.compile(
+_NETWORK_KEY = regex(
     rf"(?i)(?:{_WIRELESS}[^\n]{{0,60}}?(?:\n[^\n]{{0,60}}){{0,2}}?(?<![^\W\d_]){_LABEL}(?![^\W\d_])|{_WIRELESS}[ -]?(?:netzwerk|network)?[ -]?{_LABEL})"
     + _REST
 )
-_LABEL_BEFORE = re.compile(rf"(?i)(?<![^\W\d_]){_LABEL}(?:[ ]\w{{1,4}}[.'’]?){{0,2}}[ '’]?$")
-_REST_OF_LABEL = re.compile(rf"(?i){_WIRELESS}" + _REST)
+_LABEL_BEFORE = regex(rf"(?i)(?<![^\W\d_]){_LABEL}(?:[ ]\w{{1,4}}[.'’]?){{0,2}}[ '’]?$")
+_REST_OF_LABEL = regex(rf"(?i){_WIRELESS}" + _REST)
 
 
 @tried_at(_NETWORK, to_value_end=False)
@@ -35,7 +35,7 @@ def in_network_keys(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "password")
 
 
-_RECOVERY = re.compile(
+_RECOVERY = regex(
     r"(?i)(?:(?:recovery|backup|back-up|scratch|emergency|one-time|single-use|2fa|mfa|rescue|bypass|reset)[ _-]?(?:login[ ])?(?:codes?|tokens?|keys?)|(?:wiederherstellungs|notfall|ersatz|einmal|rettungs|backup-?)(?:codes?|schlüssels?)|códigos? de (?:recuperación|respaldo|recuperação|backup|reserva|emergencia|emergência|segurança)|codes? de (?:secours|récupération|sauvegarde)|clés? de (?:secours|récupération)|clave de recuperación|chiave di recupero|codic[ei] di (?:recupero|backup|riserva|emergenza)"
     r"|(?:herstel|back-up|reserve)codes?|herstelsleutel|kod(?:y|u)? (?:zapasow[yeai]\w{0,2}|odzyskiwania|ratunkow[ye])|klucz odzyskiwania|(?:резервн\w{1,3}|запасн\w{1,3}) код\w{0,3}|код\w{0,2} восстановления|ключ восстановления|återställningskod\w{0,4}|gendannelseskode\w{0,3}|gjenopprettingskode\w{0,3}|palautuskood\w{0,4}|kurtarma (?:kod\w{0,5}|anahtar\w{0,3})|yedek kod\w{0,5}|záložní kód\w{0,3}|obnovovací kód\w{0,3}|helyreállítási kód\w{0,3}"
     r"|バックアップコード|リカバリーコード|復旧コード|回復キー|恢复代码|恢复密钥|恢复码|备用码|备份码|備用碼|復原碼|백업 ?코드|복구 ?코드|복구 ?키|mã khôi phục|mã dự phòng|kode (?:pemulihan|cadangan)|रिकवरी कोड|رموز? الاسترداد|رمز الاسترداد|קוד שחזור|קודי גיבוי)"
@@ -47,16 +47,16 @@ _RECOVERIES_BEYOND = (
     "код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز",
     "رموز", "קוד",
 )  # fmt: skip
-_CODE = re.compile(
+_CODE = regex(
     r"(?P<code>(?-i:(?:(?=[a-z]{1,2}\d+[a-z]|\d{1,2}[a-z]+\d)[a-z0-9]{4}|(?=[a-z]{0,3}\d[a-z\d]{0,3} [a-z]{0,3}\d)(?=\d{0,3}[a-z]|\d{4} \d{0,3}[a-z])[a-z0-9]{4})(?:[ ][a-z0-9]{4}){1,7}(?![\w-]))|[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
 )
-_LEAD = re.compile(
+_LEAD = regex(
     r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )
-_NEXT = re.compile(
+_NEXT = regex(
     r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
 )
-_OTHER_SCRIPT = re.compile("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+_OTHER_SCRIPT = regex("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _MAX_CODES = 24
 
 
@@ -88,7 +88,7 @@ def in_recovery_codes(piece: Text) -> Iterator[Span]:
 
 
 _MAX_LEADS = 2
-_SHORT_LEAD = re.compile(r"[^\n:]{0,80}:[ \t]{0,4}[\r\n>*•|`\"'\[ \t-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`\"'*]{0,2}")
+_SHORT_LEAD = regex(r"[^\n:]{0,80}:[ \t]{0,4}[\r\n>*•|`\"'\[ \t-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`\"'*]{0,2}")
 
 
 def _codes_from(text: str, at: int) -> list[re.Match[str]]:

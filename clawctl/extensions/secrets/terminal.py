@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 from clawctl.extensions.secrets.names import kind_of_name
-from clawctl.extensions.secrets.text import Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     is_passphrase,
     is_stand_in,
@@ -15,7 +15,7 @@ from clawctl.extensions.secrets.values import (
 )  # fmt: skip
 
 # Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
-_PRINTS = re.compile(
+_PRINTS = regex(
     r"(?:pass|gopass|passage|lpass|rbw|bw|op|secret-tool|keyring|chamber|berglas|akeyless|credhub)[ ](?:[\w-]{1,24}[ ]){0,2}?(?:show|get|read|lookup|print|access)[ ]"
     r"|(?:vault|bao)[ ](?:(?:read|kv[ ]get|token[ ]create|write)[ ][^\n]{0,120}?-field|print[ ]token)"
     r"|(?:keepassxc-cli[ ]show|doppler[ ]secrets[ ]get|infisical[ ]secrets[ ]get|conjur[ ]variable[ ])"
@@ -27,7 +27,7 @@ _PRINTS = re.compile(
     r"|(?:kubectl|oc|k|k3s[ ]kubectl)[ ](?:[^\n]{0,60}?[ ])?(?:create[ ]token[ ]|get[ ]secrets?[ /][^\n]{0,200}?base64[ ](?:-d|-D|--decode))"
     r"|pwgen(?=[ \n])|openssl[ ]rand[ ]|wg[ ]gen(?:key|psk)"
 )
-_ASKS = re.compile(
+_ASKS = regex(
     r"(?:printenv|echo|cat|jq|yq|grep|head|tail|more|type|docker[ ](?:compose[ ])?exec|terraform[ ]output|tofu[ ]output|pulumi[ ](?:config|stack)|heroku[ ]config:get|git[ ]config|aws[ ]configure[ ]get"
     r"|npm[ ]config[ ]get|glab[ ]config[ ]get|consul[ ]kv[ ]get|etcdctl[ ]get|redis-cli[ ]get|gcloud[ ]config[ ]get(?:-value)?|defaults[ ]read|dotenv[ ]get|kubectl[ ]exec|ssh|aws|az|nmcli|[\w.-]{2,24}[ ]config[ ]get)[ ](?P<asked>[^\n]{2,240})"
 )
@@ -38,11 +38,11 @@ _VERBS = Anchors(
     "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ", "nmcli ", "config get ",
 )  # fmt: skip
 # What may precede a command: nothing, a prompt, or other commands on the same line.
-_BEFORE = re.compile(
+_BEFORE = regex(
     r"(?:^|[|;&(`])[ \t]{0,8}(?:(?:\([\w.-]{1,24}\)[ ])?(?:PS )?[^\s$#%>❯➜]{0,48}[ ]{0,2}[$#%>❯➜][ ]{1,2}(?:~[ ])?)?(?:(?:sudo|command|exec|time)[ ]|[A-Z_]{1,32}=[^\s]{0,80}[ ]){0,2}$"
 )
-_NEXT = re.compile(r"[^\n]{0,300}\n[ \t]{0,4}(?P<value>[^\s\"'`]{6,4096})[ \t]*(?=\r?\n|$)")
-_ASKED = re.compile(r"[A-Za-z][\w-]{2,60}(?=(?:\.(?:txt|key|secret|token|pass))?[\"'})%\]]{0,4}(?:[ \t\r]|$))")
+_NEXT = regex(r"[^\n]{0,300}\n[ \t]{0,4}(?P<value>[^\s\"'`]{6,4096})[ \t]*(?=\r?\n|$)")
+_ASKED = regex(r"[A-Za-z][\w-]{2,60}(?=(?:\.(?:txt|key|secret|token|pass))?[\"'})%\]]{0,4}(?:[ \t\r]|$))")
 
 
 @tried_at(_VERBS)
@@ -81,8 +81,8 @@ def _names_secret(prompt: re.Match[str] | None) -> bool:
     return prompt is not None and any(kind_of_name(name) in ("password", "key") for name in _ASKED.findall(prompt["asked"]))
 
 
-_ROW_OF = re.compile(r"[^\n]{0,300}")
-_SIGNED = re.compile(r"[!@#$%^&*?~+=]")
+_ROW_OF = regex(r"[^\n]{0,300}")
+_SIGNED = regex(r"[!@#$%^&*?~+=]")
 
 
 def in_row(text: str, begin: int) -> Iterator[Span]:

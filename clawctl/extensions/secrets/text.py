@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 import ahocorasick
 
@@ -13,6 +13,23 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, and three hyphens.
 BLOBS, DIGITS, BEYOND, HYPHENS = 1, 2, 4, 8
 _FIRST_BIT = 4
+
+
+class _Uncompiled:
+    """An expression that is compiled on first use: there are hundreds, and a short text such as a log line needs few. It keeps the
+    methods that were used. Threads may use it at once."""
+
+    def __init__(self, expression: str, flags: int) -> None:
+        self._expression, self._flags = expression, flags
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(re.compile(self._expression, self._flags), name)
+        setattr(self, name, method)
+        return method
+
+
+def regex(expression: str, flags: int = 0) -> re.Pattern[str]:
+    return cast(re.Pattern[str], _Uncompiled(expression, flags))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +85,8 @@ def folded(text: str) -> str:
     return text.replace("İ", "i").lower()
 
 
-_DIGIT = re.compile(r"\d")
-_BEYOND = re.compile("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
+_DIGIT = regex(r"\d")
+_BEYOND = regex("[\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
 
 
 class Anchors:
@@ -150,10 +167,8 @@ def tried_at(*needs: "Anchors | AnchorGroups | int", to_value_end: bool = True) 
 
 _LONG_ENOUGH = 17
 _OF_BLOBS = bytes(120 if chr(code) in "_.+/=~:|%$@-" or (code < 128 and chr(code).isalnum()) else 32 for code in range(256))
-_OF_KEYS = re.compile("[0-9A-Z]")
-_MEDIA = re.compile(
-    r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)"
-)
+_OF_KEYS = regex("[0-9A-Z]")
+_MEDIA = regex(r"(?:iVBORw0KGgo|/9j/|R0lGOD|UklGR|Qk0|SUQz|T2dnUw|AAAA[A-Za-z0-9]{4}ZnR5c|d09G[MR]|AAEAAAA|JVBERi0|T1RUTw|GkXfo)")
 
 
 def _blobs(text: str, code_points: bytes) -> list[tuple[int, int]]:
@@ -171,7 +186,7 @@ def _blobs(text: str, code_points: bytes) -> list[tuple[int, int]]:
     return spans
 
 
-_REST_OF = re.compile(r"[\w%+/=~.$:-]*")
+_REST_OF = regex(r"[\w%+/=~.$:-]*")
 
 
 def spans_of(search: AnchoredSearch, piece: Text) -> Iterator[Span]:

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 
+from clawctl.extensions.secrets.text import regex
 from clawctl.extensions.secrets.vocabulary import LISTS, NO_VALUES, PLACEHOLDERS
 
 
@@ -13,8 +14,8 @@ def entropy(text: str) -> float:
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values()) if text else 0.0
 
 
-DIGIT, _LETTER = re.compile(r"\d"), re.compile(r"[^\W\d_]")
-RUN = re.compile(r"[A-Za-z0-9]{12,}")
+DIGIT, _LETTER = regex(r"\d"), regex(r"[^\W\d_]")
+RUN = regex(r"[A-Za-z0-9]{12,}")
 
 
 def mixed(text: str) -> bool:
@@ -37,8 +38,8 @@ def is_drawn(key: str) -> bool:
     return len(letters) >= 12 and (0.25 <= upper / len(letters) <= 0.75 or (letters.isupper() and " " not in key))
 
 
-_UUID_IN = re.compile(r"(?i)(?<![0-9a-f])[0-9a-z]{8}-(?:[0-9a-z]{4}-){3}[0-9a-z]{12}(?![0-9a-z])")
-_ALNUMS, _LETTERS = re.compile(r"[A-Za-z0-9]+"), re.compile(r"[A-Za-z]+")
+_UUID_IN = regex(r"(?i)(?<![0-9a-f])[0-9a-z]{8}-(?:[0-9a-z]{4}-){3}[0-9a-z]{12}(?![0-9a-z])")
+_ALNUMS, _LETTERS = regex(r"[A-Za-z0-9]+"), regex(r"[A-Za-z]+")
 
 
 def is_letters_drawn(value: str) -> bool:
@@ -50,7 +51,7 @@ def is_letters_drawn(value: str) -> bool:
     return len(letters) >= 16 and 0.3 * len(letters) <= upper <= 0.7 * len(letters) and turns(letters) * 8 >= len(letters)
 
 
-_TURN = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+_TURN = regex(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 
 
 def turns(text: str) -> int:
@@ -68,10 +69,10 @@ def has_dense_run(text: str) -> bool:
     return any(mixed(run) and entropy(run) >= 3.0 for run in RUN.findall(text[:512]))
 
 
-EXAMPLE = re.compile(r"(?i)example|abcdefghijkl|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
+EXAMPLE = regex(r"(?i)example|abcdefghijkl|x{6}|your[_-]?|0{12}|1234567890abcdef$|placeholder|dummy|redacted")
 
-UUID_ALONE = re.compile(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}={0,2}")
-WORD_IN = re.compile(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
+UUID_ALONE = regex(r"(?i)[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}={0,2}")
+WORD_IN = regex(r"[A-Z]?[a-z]{3,}|[A-Z]{4,}")
 
 
 def is_random(run: str) -> bool:
@@ -92,29 +93,29 @@ def is_opaque(value: str) -> bool:
     )
 
 
-_WORD_9 = re.compile(r"[a-z]{9}")
+_WORD_9 = regex(r"[a-z]{9}")
 
-_TEMPLATE = re.compile(
+_TEMPLATE = regex(
     r"""(?ix) <[^>]*>?$ | [x*!]:\d+: | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
     | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
     | \(\s | \)\.[a-z_] | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | \[(?:ref|active|checked|cursor|disabled|expanded|level|pressed|required|selected)[=\]] | \d{1,3},[a-z_$][\w$]*: | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+] | [@%$]env\b"""
 )
-_HOLE = re.compile(r"\\f[BIRP]|[Aa]-[Zz](?:[Aa]-[Zz]|0-9|\\d)|0-9A-F|\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|[*•]{3}|%[({]\w+|\}\}$|\$\(")
-CODE = re.compile(
+_HOLE = regex(r"\\f[BIRP]|[Aa]-[Zz](?:[Aa]-[Zz]|0-9|\\d)|0-9A-F|\$\{|\{\d?\}|%s|\{\{|\.\.\.$|…$|[*•]{3}|%[({]\w+|\}\}$|\$\(")
+CODE = regex(
     r"""(?x) [A-Za-z_]{1,40}(?:(?:\.|->|::|\?\.)[A-Za-z_]{1,40}){1,8}[\W_]*$ (?<!!) | [A-Za-z_](?:[\w.]|::){0,80}(?:[(\[]|<[A-Za-z_\[{(]) | self\. | os\. | [A-Za-z_]\w*:$
     | ~?\.{0,2}/{1,2}[a-z0-9_.-]+(?:/[\w./-]*)?$  # a path
     | \w{2,12}:// | [A-Z]:\\ | [\w.+-]{1,64}@[\w-]{1,63}\.[a-z.]{2,24}$ | [a-z]+(?:[A-Z][a-z]+){1,6}$ | [a-z_]+(?:_[a-z]+)+[;,)]*$ | (?:new|await|function|lambda|async)\b | \w+\s?=> | [!=<>]=
     | &(?:mut\b|\[|'[a-z]+\b|[a-z_]+$) | \*[a-z_]+$ | \w+\)+;?$ | \d\}|\w+\{ | [\[(][A-Za-z_][\w.]*(?:\(|$|,) | \w{1,40}\|\w"""
 )
-TECHNICAL = re.compile(
+TECHNICAL = regex(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
       [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+(?::[^\W\d_]{1,4}|\.?[ºª°]|-?[^\W\d_a-z]{1,4}) | \d+[%€$£+]? ) \W*$"""
 )
 
 
 # Ids that APIs give to requests, answers and files, which open nothing
-ISSUED_ID = re.compile(r"(?:req|resp|msg|call|toolu|chatcmpl|cmpl|run|thread|evt|batch|file|asst)_[a-z0-9]{8,64}\Z")
+ISSUED_ID = regex(r"(?:req|resp|msg|call|toolu|chatcmpl|cmpl|run|thread|evt|batch|file|asst)_[a-z0-9]{8,64}\Z")
 
 
 def is_stand_in(value: str, quoted: bool = False) -> bool:
@@ -129,11 +130,11 @@ def is_stand_in(value: str, quoted: bool = False) -> bool:
     )
 
 
-_TYPED = re.compile(
+_TYPED = regex(
     r"(?=[^\n]*\d)(?=[^\n]*[A-Za-z])(?=[^\n]*[!#$%^&*~?§|:;)])(?![!=<>]=|/|self\.|os\.|[^\n]*(?:://|=>|->|\(\)|\w[(\[][\w.\"', ]*[)\]]$))"
 )
-_WORDS_JOINED = re.compile(r"[A-Za-z]{3,14}(?:[_.-][A-Za-z]{2,14}){1,5}|[A-Z]?[a-z]{2,13}(?:[A-Z][a-z]{2,13}){1,5}")
-_WORD_OF_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_WORDS_JOINED = regex(r"[A-Za-z]{3,14}(?:[_.-][A-Za-z]{2,14}){1,5}|[A-Z]?[a-z]{2,13}(?:[A-Z][a-z]{2,13}){1,5}")
+_WORD_OF_WORDS = regex(r"[A-Z]?[a-z]+|[A-Z]+")
 
 
 def _is_typed(value: str) -> bool:
@@ -145,9 +146,9 @@ def _is_code(value: str) -> bool:
     return CODE.match(value[:256]) is not None and not _is_bracketed(value)
 
 
-_BRACKET_WITHIN = re.compile(r"\w[(\[{].*\w$|\w[(\[{][^)\]}]*$|\d\}")
-_CLOSED = re.compile(r"\w[(\[][\"']|\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
-_OTHER_THAN_ALNUM = re.compile(r"[^A-Za-z0-9]+")
+_BRACKET_WITHIN = regex(r"\w[(\[{].*\w$|\w[(\[{][^)\]}]*$|\d\}")
+_CLOSED = regex(r"\w[(\[][\"']|\w[(\[][^()\[\]]{0,40}[)\]][.,;]")
+_OTHER_THAN_ALNUM = regex(r"[^A-Za-z0-9]+")
 
 
 def _is_bracketed(value: str) -> bool:
@@ -175,7 +176,7 @@ def is_shuffled(value: str) -> bool:
     return len(letters) >= 10 and _RISES.subn("", letters)[1] >= 3 and len(left) * 2 >= len(letters)
 
 
-_RISES = re.compile(r"(?<=[a-z])[A-Z]")
+_RISES = regex(r"(?<=[a-z])[A-Z]")
 
 
 def is_words(value: str) -> bool:
@@ -187,7 +188,7 @@ def is_words(value: str) -> bool:
     return not any(_is_naming(word.lower()) for word in _WORD_OF_WORDS.findall(value) if len(word) > 2)
 
 
-_PHRASE = re.compile(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
+_PHRASE = regex(r"[a-z]{3,10}(?:([-_. ])[a-z]{3,10})(?:\1[a-z]{3,10}){1,6}")
 _IN_PROSE = frozenset(LISTS["words of sentences"].split())
 
 
@@ -222,7 +223,7 @@ def _is_label(value: str) -> bool:
     return "-" in value and _LABEL.fullmatch(value) is not None and all(map(_is_naming, value.lower().split("-")))
 
 
-_LABEL = re.compile(r"[A-Za-z]{2,14}(?:-[A-Za-z]{2,14}){1,5}")
+_LABEL = regex(r"[A-Za-z]{2,14}(?:-[A-Za-z]{2,14}){1,5}")
 
 
 def _is_naming(word: str) -> bool:
@@ -250,7 +251,7 @@ def is_bare_password(value: str) -> bool:
     )
 
 
-_TIME = re.compile(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
+_TIME = regex(r"\d{1,4}[-:/.]\d{1,2}([-:/.]\d{1,4})*(?:T.*)?$|\d{1,3}$")
 
 
 def is_odd(value: str) -> bool:
@@ -276,7 +277,7 @@ def is_strong_password(value: str, min_chars: int = 4) -> bool:
     return _LETTER.search(bare) is not None and odd and "://" not in bare
 
 
-_CHOSEN = re.compile(r"[_*!#+-]?\d{0,8}[A-Z][a-z]{2,14}(?:[._-][A-Za-z][a-z]{1,14})?\d{0,8}[-_!?#*$%+]{0,3}")
+_CHOSEN = regex(r"[_*!#+-]?\d{0,8}[A-Z][a-z]{2,14}(?:[._-][A-Za-z][a-z]{1,14})?\d{0,8}[-_!?#*$%+]{0,3}")
 
 
 def is_chosen(value: str) -> bool:
@@ -290,9 +291,7 @@ def is_chosen(value: str) -> bool:
     ) or _CHOSEN_PLAINLY.fullmatch(value) is not None
 
 
-_CHOSEN_PLAINLY = re.compile(
-    r"[A-Z][a-z]{2,14}(?:\d{2,6}[!?#*$%+]{1,3}|[!?#*$%+]{1,3}\d{2,6})|\d{2,6}[A-Z][a-z]{3,14}[#*$%+_?!]{1,3}"
-)
+_CHOSEN_PLAINLY = regex(r"[A-Z][a-z]{2,14}(?:\d{2,6}[!?#*$%+]{1,3}|[!?#*$%+]{1,3}\d{2,6})|\d{2,6}[A-Z][a-z]{3,14}[#*$%+_?!]{1,3}")
 
 
 def is_stronger_password(value: str) -> bool:
@@ -315,9 +314,9 @@ def is_stronger_password(value: str) -> bool:
     )
 
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
-_SHUFFLED = re.compile(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
-_IDEOGRAPHS = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
+_DATE = regex(r"\d{4}-\d\d-\d\d(?:[T_ ]\d\d:?\d\d[\d:.,]*(?:Z|[+-]\d\d:?\d\d)?)?$")
+_SHUFFLED = regex(r"\d[A-Za-z]+\d|[A-Za-z]{2}\d{2,}$")
+_IDEOGRAPHS = regex(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 
 
 def is_strong_key(value: str) -> bool:
@@ -346,11 +345,11 @@ def is_wordy(value: str) -> bool:
     )
 
 
-_SIGNS = re.compile(r"[^\w\s]")
+_SIGNS = regex(r"[^\w\s]")
 
 
 # Pairs of letters that are rare within words, by their counts in 19,000 words of documentation.
-_UNLIKELY = re.compile(
+_UNLIKELY = regex(
     r"(?=a[joq]|b[hknqvwxz]|c[bgjqwxz]|d[hjkqwz]|ej|f[bghjkqvwxz]|g[bjkqwxyz]|h[bdfghjkqvwxz]|i[hijquwy]|j[bcdfghjklmnpqrtvwxyz]|k[bcdfhjkmqvxyz]|l[hjqwxz]|m[ghjkqvwxz]|n[qxz]|o[hjqz]"
     r"|p[bjqvwxz]|q[a-tvwxyz]|r[hjqxz]|s[jxz]|t[jkqx]|u[hjkquvwxyz]|v[bdfghjklnpqrtuvwxyz]|w[bfgjkmpquvwxyz]|x[bfghjknoqruvwxyz]|y[fghjkquvwxyz]|z[bcdfghjklmnpqrstuvwxyz])"
 )
@@ -367,7 +366,7 @@ def is_phrase(value: str) -> bool:
     return " " not in value and len(value) >= 8 and signs and is_strong_password(value, 8)
 
 
-_WORD_OF_NAME = re.compile(r"[A-Z]?[a-z]{3,14}(?![a-z])")
+_WORD_OF_NAME = regex(r"[A-Z]?[a-z]{3,14}(?![a-z])")
 
 
 def is_name(value: str) -> bool:
@@ -381,7 +380,7 @@ def is_fingerprint(value: str) -> bool:
     return _FINGERPRINT.fullmatch(value.rstrip(".,;:)")) is not None
 
 
-_FINGERPRINT = re.compile("[0-9A-F]{16}|[0-9A-F]{40}")
+_FINGERPRINT = regex("[0-9A-F]{16}|[0-9A-F]{40}")
 
 
 def is_long_key(value: str) -> bool:

@@ -25,13 +25,7 @@ ANCHORS_BEYOND = tuple(
 SHORT = frozenset(LISTS["short"].split())
 
 # Placeholders that occur instead of a secret.
-PLACEHOLDERS = frozenset(
-    (
-        *LISTS["placeholders"].split(),
-        *LONGEST_FIRST,
-        *KEY_WORDS,
-    )
-)
+PLACEHOLDERS = frozenset((*LISTS["placeholders"].split(), *LONGEST_FIRST, *KEY_WORDS))
 
 # Prefixes of ids that look like keys, and prefixes of keys.
 IDS = frozenset(LISTS["ids"].split())

@@ -4,28 +4,28 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, tried_at
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import is_random, mixed
 
 _WALLETS = Anchors(
     "phrase", "mnemonic", "seed", "words", "wallet", "ledger", "trezor", "frase", "semilla", "w?rter", "palabras", "palavras",
     "mots ", "parole",
 )  # fmt: skip
-_ELEVEN = re.compile(
+_ELEVEN = regex(
     r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
 )
 _NO_WORDS_OF_WALLETS = frozenset(
     ["the", "and", "for", "with", "are", "was", "from", "not", "but", "has", "were", "def", "var", "int"]
 )
-_SEED = re.compile(
+_SEED = regex(
     r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
 )
 _B58 = "[1-9A-HJ-NP-Za-km-z]"
-_WALLET = re.compile(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
-_HEX = re.compile(r"(?<![A-Za-z0-9])(?:0x)?[0-9a-fA-F]{64}(?![A-Za-z0-9])")
+_WALLET = regex(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
+_HEX = regex(r"(?<![A-Za-z0-9])(?:0x)?[0-9a-fA-F]{64}(?![A-Za-z0-9])")
 _NAMED = Anchors("key", "account", "wallet", "signer", "pair", "transaction", "seed", "deployer", "funder", "private")
 # Patterns that must precede 64 hex digits: the hash of a block or a transaction has the same form.
-_KEYS = re.compile(
+_KEYS = regex(
     r"""(?ix)(?: \baccounts["']?\s{0,4}[:=]\s{0,4}\[\s{0,12}["'`]?
     | \b(?:wallet|signer|account|keypair|ecpair|signingkey)(?:\.\w{2,20})?\(\s{0,8}(?:bytes\.fromhex\(|Buffer\.from\(|hexto\w{2,8}\()?["'`]
     | (?:from_?key|from_?(?:secret|private)_?key|private_?key_?to_?\w{2,12}|import_?raw_?key|from_?seed)\(\s{0,8}(?:bytes\.fromhex\()?["'`]
@@ -67,4 +67,4 @@ def in_wallets(piece: Text) -> Iterator[Span]:
                 yield Span(*match.span(), "password")
 
 
-_NEXT_OF_LIST = re.compile(r"""["'`]?,?\s{0,12}(?:\(?\d{1,2}[).:][ ]{1,3})?["'`]?""")
+_NEXT_OF_LIST = regex(r"""["'`]?,?\s{0,12}(?:\(?\d{1,2}[).:][ ]{1,3})?["'`]?""")

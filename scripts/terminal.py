@@ -29,8 +29,8 @@ class Terminal:
 
     def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
         self._drawn = b""
-        self._pid, self._file = pty.fork()
-        if self._pid == 0:
+        self.pid, self._file = pty.fork()
+        if self.pid == 0:
             with suppress(OSError):
                 os.chdir(folder)
                 os.execvpe(str(command[0]), [str(word) for word in command], dict(environment))
@@ -53,6 +53,14 @@ class Terminal:
             time.sleep(1.0)
             os.write(self._file, b"\r")
 
+    def type(self, keys: str) -> None:
+        with suppress(OSError):
+            os.write(self._file, keys.encode())
+
+    def hang_up(self) -> None:
+        """Close the terminal, as a window that is closed."""
+        os.close(self._file)
+
     def settle(self) -> None:
         """Wait until the program has drawn nothing for `_QUIET_S`, or until the longest start time is over."""
         began = changed = time.monotonic()
@@ -70,14 +78,15 @@ class Terminal:
     def end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):
             with suppress(OSError):
-                os.kill(self._pid, number)
+                os.kill(self.pid, number)
             until = time.monotonic() + _FAREWELL_S
             while time.monotonic() < until:
                 with suppress(ChildProcessError):
-                    if not os.waitpid(self._pid, os.WNOHANG)[0]:
+                    if not os.waitpid(self.pid, os.WNOHANG)[0]:
                         time.sleep(0.05)
                         continue
-                os.close(self._file)
+                with suppress(OSError):  # hung up
+                    os.close(self._file)
                 return
 
 

@@ -15,7 +15,6 @@ from clawctl.cli import (
     data,
     docs,
     doctor,
-    init,
     inspect,
     judge,
     keys,
@@ -26,6 +25,7 @@ from clawctl.cli import (
     privacy,
     recipe,
     serve,
+    start,
     train,
     up,
 )
@@ -62,6 +62,7 @@ def about(
     """Improve a self-hosted agent through use: serve, collect, judge, train, eval, and serve again."""
 
 
+app.command()(start.start)
 app.command()(serve.serve)
 app.command()(collect.collect)
 app.command(name="import")(data.import_turns)
@@ -70,7 +71,6 @@ app.command()(play.play)
 app.command()(judge.judge)
 app.command()(train.train)
 app.command(name="eval")(evaluation.evaluate)
-app.command()(init.init)
 app.command()(up.up)
 app.command()(doctor.doctor)
 app.command()(docs.docs)

@@ -18,7 +18,7 @@ from clawctl.config import (
     named_code_for_jobs,
 )
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run, recipe_file
 from clawctl.shipped import find_recipe
 
 
@@ -73,21 +73,30 @@ def up(
         return _run_one(recipe, run, only, log_level)
     if on is None and (dry_run or detach):
         raise ClawError("--dry-run and --detach are for jobs", "add --on NAME, such as --on slurm", 2)
-    settings = {
+    if on is not None:
+        return _submit(recipe, run, _settings(), log_level, on, dry_run, detach, sys.stdout.isatty() and not plain)
+    return run_stages(recipe, run, log_level, plain)
+
+
+def _settings() -> dict[str, Any]:
+    return {
         "model.path": from_environment("MODEL"),
         "serve.host": from_environment("HOST"),
         "serve.port": from_environment("PORT"),
         "serve.gpus": gpus_from_environment("ROLLOUT_GPUS"),
         "train.gpus": gpus_from_environment("TRAIN_GPUS"),
     }
-    if on is not None:
-        return _submit(recipe, run, settings, log_level, on, dry_run, detach, sys.stdout.isatty() and not plain)
+
+
+def run_stages(recipe: Path | None, run: Path, log_level: str, plain: bool, company: Any = None) -> None:
+    """Run the stages of `recipe` on this machine; None: of the recipe in the run. `company`: what `clawctl start` adds."""
     from clawctl.launch.up import up as work
     from clawctl.privacy.finders import check_finders
     from clawctl.run.model_binding import first_attempt
     from clawctl.serve.gateway import check_engine
 
-    serves = "serve" in load_recipe(recipe, settings).up.stages
+    settings = _settings()
+    serves = "serve" in load_recipe(recipe_file(run, recipe), settings).up.stages
 
     def check(resolved: Recipe) -> None:
         if serves:
@@ -97,7 +106,7 @@ def up(
     with first_attempt(run) if serves else nullcontext():
         opened, resolved = open_stage("up", run, recipe, settings, log_level, create=True, check=check)
         live = sys.stdout.isatty() and not plain
-        work(opened, resolved, opened.recipe, log_level, live)  # all stages get the settings as resolved here
+        work(opened, resolved, opened.recipe, log_level, live, company)  # all stages get the settings as resolved here
 
 
 def _submit(

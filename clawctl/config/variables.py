@@ -163,6 +163,7 @@ def check_variables(command: str, environment: Mapping[str, str], refused: Mappi
 
     Raises ClawError (exit code 2) if `command` must not ignore a variable.
     """
+    command = "up" if command == "start" else command
     ours = {name: _instead(name, variable, command) for name, variable in VARIABLES.items() if environment.get(name)}
     refused = {name: instead for name, instead in ours.items() if instead and not _is_off(name, environment)} | {**refused}
     warnings = [*_warned(command, environment), *_unknown(environment), *_overruled(command, environment)]

@@ -49,7 +49,7 @@ class LiveStatus:
     def take_line(self, stage: str, text: str) -> None:
         """Record a line of a stage."""
         self._last[stage] = text
-        if stage != "up" and (not _ORDINARY.match(text) or hidden(text) != text):
+        if stage not in ("up", "page") and (not _ORDINARY.match(text) or hidden(text) != text):
             self.console.print(Text(f"{stage:>7} | ", style="bold") + Text(text), soft_wrap=True)
 
     def draw(self) -> Group:

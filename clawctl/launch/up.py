@@ -14,8 +14,10 @@ import socket
 import sys
 import time
 from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import orjson
 from rich.console import Console
@@ -36,6 +38,7 @@ from clawctl.run.names import open_to_append
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
 _SAME_S = 0.1  # signals within this interval count as one, because `timeout` and other tools signal a process and then its group
 _LOOK_S = 0.5  # between looks whether the server is ready
+_PAGE_LOOKS = 20  # for the link to the pages, once the server is ready
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _LONGEST_LINE = 4000
@@ -46,11 +49,21 @@ _COLOURS = {
     "judge": "yellow",
     "train": "magenta",
     "eval": "blue",
+    "page": "bright_black",
     "up": "white",
 }
 
 
-def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class Company:
+    """What `clawctl start` adds to the stages."""
+
+    page_port: int  # the pages of the run are served there; 0: any free port
+    greeting: Callable[[str | None], str]  # the text to print when the server is ready, from the link to the pages, if they run
+    parent: int  # process id; if it is no longer the parent, its end has ended everything
+
+
+def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: bool = False, company: Company | None = None) -> None:
     """Run the stages of `recipe.up.stages` until they are finished or a signal stops them. With `live`, stdout is a terminal and
     shows their status instead of their log. Raises ClawError if a stage refuses its recipe (exit code 2); such a stage is not
     restarted."""
@@ -69,8 +82,31 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
             )
             for stage in recipe.up.stages
         ]
+        beside: list[Coroutine[Any, Any, None]] = []
+        if company is not None:
+            words = ["inspect", "web", "--run", str(run.root), "--port", str(company.page_port)]
+            page = Child("page", [sys.executable, "-P", "-m", "clawctl", *words], run, recipe, log)
+            beside = [_greet(run, page, company, log), _until_orphaned(company.parent)]
+            children.append(page)
         with status.follow(children) if status is not None else contextlib.nullcontext():
-            asyncio.run(_supervise(children, log))
+            asyncio.run(_supervise(children, log, beside))
+
+
+async def _greet(run: RunDir, page: "Child", company: Company, log: "MergedLog") -> None:
+    """Print the greeting when the server accepts requests."""
+    while not await asyncio.to_thread(_is_ready, run):
+        await asyncio.sleep(_LOOK_S)
+    for _ in range(_PAGE_LOOKS):
+        if link := next((line for line in page.last_lines if line.startswith("http")), None):
+            break
+        await asyncio.sleep(_LOOK_S)
+    log.show(await asyncio.to_thread(company.greeting, link))
+    await asyncio.Event().wait()
+
+
+async def _until_orphaned(parent: int) -> None:
+    while os.getppid() == parent:
+        await asyncio.sleep(_LOOK_S)
 
 
 def check_stages(recipe: Recipe) -> None:
@@ -138,6 +174,12 @@ class MergedLog:
         self._file, self._status = file, status
         self._console = Console(stderr=True, soft_wrap=True, highlight=False)
 
+    def show(self, text: str) -> None:
+        """Print `text` on stdout as it is, and in no file."""
+        with contextlib.suppress(OSError):
+            console = Console() if self._status is None else self._status.console
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
     def write(self, stage: str, line: str) -> None:
         text = plain(line, _LONGEST_LINE)
         if self._file is None:
@@ -179,6 +221,8 @@ class Child:
         while True:
             if self.follows_serve:
                 await self._wait_for_server()
+            if self.stopping:
+                return
             self.began, self.starts = time.monotonic(), self.starts + 1
             code = await self._run_once()
             if self.stopping:
@@ -222,6 +266,8 @@ class Child:
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )
+        if self.stopping:  # since the process was ordered
+            self.signal(signal.SIGTERM)
         self.last_pid = self.process.pid
         self.log.write("up", f"{self.stage} runs as process {self.last_pid}")
         reading = asyncio.create_task(self._read(self.process))
@@ -281,8 +327,8 @@ def _is_ready(run: RunDir) -> bool:
         return False
 
 
-async def _supervise(children: list[Child], log: MergedLog) -> None:
-    """Keep the children running until all are finished, one refuses its recipe, or a signal arrives."""
+async def _supervise(children: list[Child], log: MergedLog, beside: Sequence[Coroutine[Any, Any, None]] = ()) -> None:
+    """Keep the children running until all are finished, one refuses its recipe, a signal arrives, or one of `beside` ends."""
     stop_signals = [asyncio.Event(), asyncio.Event()]  # first signal: stop cleanly; second: kill
     loop, first = asyncio.get_running_loop(), 0.0
 
@@ -297,17 +343,18 @@ async def _supervise(children: list[Child], log: MergedLog) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal)
     keeping = {asyncio.create_task(child.supervise()) for child in children}
-    stop = asyncio.create_task(stop_signals[0].wait())
+    stops = {asyncio.create_task(stop_signals[0].wait()), *map(asyncio.create_task, beside)}
     try:
         pending = set(keeping)
-        while pending and not stop_signals[0].is_set():
-            done, _ = await asyncio.wait({*pending, stop}, return_when=asyncio.FIRST_COMPLETED)
+        while pending and not any(task.done() for task in stops):
+            done, _ = await asyncio.wait({*pending, *stops}, return_when=asyncio.FIRST_COMPLETED)
             pending -= done
             for task in done:
                 task.result()  # a refusal stops everything
     finally:
         await _stop(children, keeping, stop_signals[1], log)
-        stop.cancel()
+        for task in stops:
+            task.cancel()
 
 
 async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once: asyncio.Event, log: MergedLog) -> None:
@@ -320,7 +367,7 @@ async def _stop(children: list[Child], keeping: set[asyncio.Task[None]], at_once
     ended = asyncio.create_task(_all_ended(children))
     kill_signal = asyncio.create_task(at_once.wait())
     await asyncio.wait({ended, kill_signal}, timeout=_GRACE_S, return_when=asyncio.FIRST_COMPLETED)
-    for child in (child for child in running if child.process is not None):
+    for child in (child for child in children if child.process is not None):
         log.write("up", f"{child.stage} did not stop in time and is killed")
         child.signal(signal.SIGKILL)
     await ended

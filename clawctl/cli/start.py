@@ -1,0 +1,118 @@
+"""`clawctl start`."""
+
+import os
+import shlex
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
+from clawctl.cli.up import run_stages
+from clawctl.config import Recipe
+from clawctl.config.model import ModelConfig
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir
+
+_PAGE_PORT = 30080
+_AGENTS = ("none yet", "openclaw", "codex", "claude-code", "other")
+
+
+def start(
+    run: RunOption = DEFAULT_RUN,
+    model: Annotated[
+        str | None, typer.Option("--model", help="A Hugging Face name, a folder with the weights, or smollm2. Unset: it is asked.")
+    ] = None,
+    agent: Annotated[
+        str | None, typer.Option("--agent", help="The agent that is shown how to connect: openclaw, codex, … Unset: it is asked.")
+    ] = None,
+    judge: Annotated[
+        str | None, typer.Option("--judge", help="URL of a server that judges. Unset: version 0 of the model.")
+    ] = None,
+    write: Annotated[Path | None, typer.Option("--write", help="Write the recipe into this file, and start nothing.")] = None,
+    card: Annotated[
+        str | None, typer.Option("--card", help="With --write: plan for an empty card of this size, such as 24gb.")
+    ] = None,
+    page_port: Annotated[
+        int, typer.Option("--page-port", min=0, max=65535, help="Port of the run's pages. If it is taken, another one.")
+    ] = _PAGE_PORT,
+    plain: Annotated[bool, typer.Option("--plain", help="Print the merged log even on a terminal.")] = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Serve and train a model that fits this machine. On a terminal it asks for the model and the agent. The run is shown as pages.
+    Its recipe is RUN/recipe.yaml, and the same command goes on with it. Ctrl-C or the end of the terminal ends everything."""
+    parent, asks = os.getppid(), sys.stdin.isatty() and sys.stdout.isatty()
+    if card is not None and write is None:
+        raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)
+    opened = RunDir(run.resolve())
+    goes_on = write is None and _goes_on(opened, model or judge)
+    if not goes_on:
+        _make_recipe(write or opened.recipe, write is None, model, judge, card, asks)
+    if write is not None:
+        return typer.echo(f"\nclawctl doctor --recipe {write}\nclawctl up {write} --run runs/{write.stem}")
+    if agent is None and asks and not goes_on:
+        agent = _chosen("Which agent will use it?", [(name, "") for name in _AGENTS])
+    with _busy("starting …"):
+        import clawctl.serve.gateway  # noqa: F401 (what takes seconds)
+        from clawctl.launch.beginning import free_port
+        from clawctl.launch.connecting import greeting
+        from clawctl.launch.up import Company
+
+    company = Company(free_port(page_port), lambda link: greeting(opened, agent, link, str(run)), parent)
+    try:
+        run_stages(None, run, log_level, plain, company)
+    finally:
+        typer.echo(f"Nothing is lost. To go on: clawctl start --run {shlex.quote(str(run))}", err=True)
+
+
+def _goes_on(run: RunDir, chosen: str | None) -> bool:
+    """Whether the run has its recipe already. Raises ClawError (exit code 2) if it has begun and something else was `chosen`."""
+    if not run.recipe.exists():
+        return False
+    if chosen is None:
+        return True
+    from clawctl.run.model_binding import is_bound
+
+    if is_bound(run):
+        raise ClawError(f"{run.root} has begun with the recipe in it", "leave out --model and --judge, or name another --run", 2)
+    return False
+
+
+def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None, card: str | None, asks: bool) -> None:
+    """Write the recipe for the chosen model, which is downloaded if the run `starts` now."""
+    with _busy("looking at this machine …"):
+        from clawctl.launch.beginning import download, fitting_models, free_port, recipe_for, this_box, write_recipe
+
+        box = this_box(card)
+        models = fitting_models(box) if model is None else []
+    if model is None:
+        model = _chosen("Which model? These fit; any other name or a folder is tried.", models) if asks else models[0][0]
+    with _busy(f"planning memory for {model} …"):
+        if starts:
+            from clawctl.serve.gateway import check_model
+
+            check_model(Recipe(model=ModelConfig(path=model)))  # where there is no such model, planning takes long to say so
+        written = recipe_for(model, judge, box, path.parent.name if starts else path.stem, free_port(30000) if starts else None)
+    if starts:
+        download(written.recipe())
+    write_recipe(path, written.text, anew=starts)
+    typer.echo("\n".join([f"wrote {path}", *written.lines()]))
+
+
+def _chosen(question: str, options: list[tuple[str, str]]) -> str:
+    """The answer: one of the options by its number, or any other text."""
+    typer.echo(question)
+    for number, (name, note) in enumerate(options, 1):
+        typer.echo(f"  {number}  {name:<32}{note}".rstrip())
+    answer = str(typer.prompt("number or name", default="1")).strip()
+    return options[int(answer) - 1][0] if answer.isdigit() and 0 < int(answer) <= len(options) else answer
+
+
+def _busy(what: str) -> AbstractContextManager[object]:
+    """Shows `what` and a moving mark on a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()

@@ -1,0 +1,88 @@
+"""`clawctl start`: one command serves, trains and shows a model, and ends with everything that it began."""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from clawctl.config import load_recipe
+from scripts.terminal import Terminal, terminal
+
+START = [sys.executable, "-m", "clawctl", "start"]
+QUIET = "serve: {port: 1}\nup: {stages: [collect, judge]}\n"  # stages that wait for work without loading a model
+_PATIENCE_S = 150.0  # a busy machine is no failure
+
+
+def wait_for(condition: Callable[[], object], what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+
+
+def answer(at: Terminal, question: str, text: str) -> None:
+    wait_for(lambda: question in at.text(), at.text)
+    at.say(text)
+
+
+def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pages(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    with terminal([*START, "--run", run, "--page-port", "0"], tmp_path, {**os.environ, "TERM": "xterm"}) as at:
+        answer(at, "Which model?", "crafts")
+        answer(at, "Which agent will use it?", "3")
+        wait_for(lambda: "pages       http" in at.text(), at.text)
+        shown = at.text()
+        family = psutil.Process(at.pid).children(recursive=True)
+        assert "codex --profile clawctl" in shown
+        url, key = re.findall(r"base URL +(\S+)", shown)[-1], re.findall(r"key +(claw-\S+)", shown)[-1]
+        assert httpx.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert httpx.get(re.findall(r"pages +(\S+)", shown)[-1], follow_redirects=True).status_code == 200
+        at.type("\x03")
+        wait_for(lambda: "To go on: clawctl start --run " in at.text(), at.text)
+        assert not psutil.wait_procs(family, timeout=60)[1]
+    recipe = load_recipe(run / "recipe.yaml")
+    assert (recipe.model.path, recipe.name) == ("crafts", "my run")
+    other = subprocess.run([*START, "--run", str(run), "--model", "smollm2"], capture_output=True, text=True, check=False)
+    assert other.returncode == 2
+    assert "has begun with the recipe in it" in other.stderr
+
+
+def test_without_a_terminal_it_asks_nothing_and_a_model_that_cannot_be_had_leaves_no_recipe(tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HUB_OFFLINE": "0"}
+    command = [*START, "--run", str(tmp_path / "run"), "--model", "someone/some-model"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
+    assert done.returncode in (1, 2), done.stderr
+    assert "someone/some-model" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run" / "recipe.yaml").exists()
+
+
+@pytest.mark.parametrize("ending", ["SIGTERM", "parent", "terminal"])
+def test_whatever_ends_it_nothing_that_it_began_stays(tmp_path: Path, ending: str) -> None:
+    run = tmp_path / "run"
+    run.mkdir(mode=0o700)
+    (run / "recipe.yaml").write_text(QUIET)
+    # the shell is the parent; `:` keeps it from being replaced by the command
+    shell = ["sh", "-c", f"{shlex.join([*START, '--run', str(run), '--page-port', '0'])}; :"]
+    with terminal(shell, tmp_path, {**os.environ, "TERM": "xterm"}) as at:
+        wait_for(lambda: (run / "locks" / "collect.owner").exists() and "open this link" in at.text(), at.text)
+        family = psutil.Process(at.pid).children(recursive=True)
+        assert len(family) >= 4
+        if ending == "parent":
+            os.kill(at.pid, signal.SIGKILL)
+        elif ending == "terminal":
+            at.hang_up()
+        else:
+            family[0].send_signal(signal.SIGTERM)
+        assert not psutil.wait_procs(family, timeout=60)[1]
+        if ending == "SIGTERM":
+            wait_for(lambda: f"To go on: clawctl start --run {run}" in at.text(), at.text)

@@ -57,6 +57,16 @@ class Terminal:
         with suppress(OSError):
             os.write(self._file, keys.encode())
 
+    def wait(self, timeout_s: float) -> int:
+        """The exit code of the process. Raises TimeoutError."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        raise TimeoutError(self.text())
+
     def hang_up(self) -> None:
         """Close the terminal, as a window that is closed."""
         os.close(self._file)

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from clawctl.cli import (
+    chat,
     collect,
     data,
     docs,
@@ -63,6 +64,7 @@ def about(
 
 
 app.command()(start.start)
+app.command()(chat.chat)
 app.command()(serve.serve)
 app.command()(collect.collect)
 app.command(name="import")(data.import_turns)

@@ -73,6 +73,7 @@ def greeting(run: RunDir, agent: str | None, link: str | None, shown_run: str) -
     lines.append(f"  key       {values['key']}")
     if agent in clients():
         lines += ["", by_hand(str(agent), values), ""]
+    lines.append(f"clawctl chat --run {shlex.quote(shown_run)}   talks to it at a terminal")
     if agent == "openclaw":
         lines.append(f"clawctl openclaw-setup --run {shlex.quote(shown_run)}   configures OpenClaw")
     return "\n".join([*lines, *([f"pages       {link}"] if link else []), ""])

@@ -1,0 +1,168 @@
+"""`clawctl chat`: a conversation with the run at the terminal. It is captured, judged and trained like any client's."""
+
+import asyncio
+import sys
+from contextlib import nullcontext, suppress
+from typing import Any
+from uuid import uuid4
+
+import orjson
+from rich.console import Console
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.http_client import Client, RequestFailed
+from clawctl.printing import plain
+from clawctl.run.directory import RunDir
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.policies import readable_live
+
+HELP = """/good [WORDS]     rate the last answer
+/bad [WORDS]      rate it badly; write what you wanted instead
+/remember WORDS   a wish that holds from the next answer on
+/new              begin another conversation
+/quit             end, as Ctrl-D does"""
+
+
+def talk(run: RunDir, recipe: Recipe, version: int | None) -> None:
+    """Read messages and commands from stdin until it ends. Raises ClawError if the server cannot be reached at the beginning."""
+    with suppress(ImportError):  # not on every system
+        import readline  # noqa: F401 (input() then edits lines)
+    conversation, at_terminal = Conversation(run, recipe, version), sys.stdin.isatty()
+    conversation.call("GET", "/models")
+    if at_terminal:
+        print(f"{conversation.endpoint.model} at {conversation.endpoint.url}. Say what you do not like; it counts.\n{HELP}")
+    while True:
+        shown = version if version is not None else readable_live(run)
+        try:
+            words = input(f"\n[version {shown or 0}] you: " if at_terminal else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return
+        if words == "/quit":
+            return
+        try:
+            if words:
+                conversation.take(words)
+        except KeyboardInterrupt:
+            print("\n(stopped)")
+        except (ClawError, RequestFailed) as error:
+            print(f"({getattr(error, 'problem', error)})", file=sys.stderr)
+
+
+class Conversation:
+    """The messages of one session, and the last answer's id."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, version: int | None) -> None:
+        self.endpoint, self._run = own_endpoint(run, recipe, version), run
+        self._begin()
+
+    def _begin(self) -> None:
+        self._messages: list[dict[str, Any]] = []
+        self._completion: str | None = None
+        self._headers = {"X-Session-Id": f"chat-{uuid4().hex[:16]}", "X-Turn-Type": "main"}
+
+    def take(self, words: str) -> None:
+        """A message or a command. Raises ClawError or RequestFailed."""
+        command, _, rest = words.partition(" ")
+        rest = rest.strip()
+        if command == "/new":
+            self._begin()
+        elif command in ("/good", "/bad"):
+            self._rate(1 if command == "/good" else -1, rest)
+        elif command == "/remember" and rest:
+            self.call("POST", "/notes", {"text": rest})
+            print("(noted; `clawctl notes list` shows all)")
+        elif command.startswith("/"):
+            print(HELP)
+        else:
+            self._ask(words)
+
+    def _rate(self, rating: int, comment: str) -> None:
+        if self._completion is None:
+            raise ClawError("there is no answer to rate yet", "ask something first")
+        body = {"completion_id": self._completion, "rating": rating, **({"comment": comment} if comment else {})}
+        self.call("POST", "/feedback", body)
+        print("(rated)")
+
+    def _ask(self, words: str) -> None:
+        messages = [*self._messages, {"role": "user", "content": words}]
+        receiver = _Printer(self.endpoint.model)
+        body = orjson.dumps({"model": self.endpoint.model, "messages": messages, "stream": True})
+        try:
+            asyncio.run(self._streamed(body, receiver))
+        finally:
+            receiver.close()
+        print()
+        self._messages = [*messages, {"role": "assistant", "content": receiver.text}]
+        self._completion = receiver.completion
+
+    async def _streamed(self, body: bytes, receiver: "_Printer") -> None:
+        async with Client(self.endpoint.url, self.endpoint.api_key, self._headers) as client:
+            stream = await client.stream("/chat/completions", body, receiver)
+            if stream.status != 200:
+                raise _refusal(stream.status, await stream.read())
+            await receiver.is_over.wait()
+            stream.release()
+        if receiver.problem is not None:
+            raise ClawError(receiver.problem, "ask again")
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
+        """One request to the server. Raises ClawError for a refusal, RequestFailed without an answer."""
+
+        async def once() -> None:
+            async with Client(self.endpoint.url, self.endpoint.api_key) as client:
+                response = await client.request(path, b"" if body is None else orjson.dumps(body), 60.0, method)
+            if response.status >= 300:
+                raise _refusal(response.status, response.body)
+
+        try:
+            asyncio.run(once())
+        except RequestFailed as error:
+            cure = f"start it: clawctl start --run {self._run.root}"
+            raise ClawError(f"the server at {self.endpoint.url} does not answer ({error})", cure) from error
+
+
+class _Printer:
+    """Prints the text of a streamed answer as it arrives. Until then, a terminal shows that it is awaited."""
+
+    def __init__(self, model: str) -> None:
+        console = Console(stderr=True)
+        self._waiting: Any = console.status(f"{model} …") if console.is_terminal else nullcontext()
+        self._waiting.__enter__()
+        self._is_waiting, self._rest = True, b""
+        self.text, self.completion, self.problem = "", None, None
+        self.is_over = asyncio.Event()
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data: {"):
+                self._take(orjson.loads(line[6:]))
+
+    def _take(self, chunk: dict[str, Any]) -> None:
+        if "error" in chunk:
+            self.problem = plain(str(chunk["error"].get("message")))
+        self.completion = chunk.get("id") or self.completion
+        for choice in chunk.get("choices") or ():
+            if piece := choice["delta"].get("content"):
+                self.close()
+                self.text += piece
+                print(plain(piece), end="", flush=True)
+
+    def ended(self, error: str | None) -> None:
+        self.problem = self.problem or error
+        self.is_over.set()
+
+    def close(self) -> None:
+        if self._is_waiting:
+            self._is_waiting = False
+            self._waiting.__exit__(None, None, None)
+
+
+def _refusal(status: int, body: bytes) -> ClawError:
+    try:
+        message = str(orjson.loads(body)["error"]["message"])
+    except (orjson.JSONDecodeError, LookupError, TypeError):
+        message = f"the server answers {status}"
+    return ClawError(plain(message), "see docs/clients.md")

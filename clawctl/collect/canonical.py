@@ -130,9 +130,9 @@ def role_of(message: Message) -> str:
     return role if role in ("system", "assistant", "tool") else "user"
 
 
-def message_digest(message: Message) -> bytes:
+def message_digest(message: Message, with_arguments: bool = True) -> bytes:
     """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning and surrounding
-    whitespace.
+    whitespace, and optionally the arguments of tool calls.
     """
     role = role_of(message)
     text = text_of(message.get("content"))
@@ -141,7 +141,7 @@ def message_digest(message: Message) -> bytes:
     digest = blake2b(f"{role}\n{text.strip()}".encode("utf-8", "surrogatepass"), digest_size=12)
     if role == "assistant":
         for name, arguments in _calls(message):
-            digest.update(f"\ncall {name} {arguments}".encode("utf-8", "surrogatepass"))
+            digest.update(f"\ncall {name} {arguments if with_arguments else ''}".encode("utf-8", "surrogatepass"))
     return digest.digest()
 
 
@@ -170,12 +170,17 @@ def answer_text(message: Message) -> str:
     return text_of(message.get("content")).rpartition("</think>")[2].strip()
 
 
-def read_answer_text(message: Message | None) -> AnswerText | None:
-    """Return the text and calls of an answer, or None if there is neither."""
-    if message is None:
-        return None
+def read_answer(exchange: Exchange) -> tuple[bytes | None, bytes | None, AnswerText | None]:
+    """Return the digest of an answer, its digest without arguments if it has calls, and its text and calls. None after an error:
+    nothing can follow it.
+    """
+    message = exchange.response
+    if message is None or exchange.status == "error":
+        return None, None, None
     text, has_calls = answer_text(message), bool(_calls(message))
-    return AnswerText(len(text), _text_digest(text), has_calls) if text or has_calls else None
+    called = message_digest(message, with_arguments=False) if has_calls else None
+    shown = AnswerText(len(text), _text_digest(text), has_calls) if text or has_calls else None
+    return message_digest(message), called, shown
 
 
 def begins_with(shown: str, answer: AnswerText) -> bool:

@@ -66,6 +66,7 @@ class Node:
     ends_transient: bool  # whether its request ends with known transient context
     handles: tuple[str, ...]  # ids that identify this turn in a later request: its own id, and the ids of its tool calls
     answer: bytes | None  # digest of its answer; None after an error: nothing can follow it
+    called: bytes | None  # the same without the arguments of its tool calls; None without calls
     relation: Relation | None  # relation to its parent
     exchange: Exchange | None
     tools: frozenset[str]  # names of the tools that its request offers

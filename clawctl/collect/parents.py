@@ -9,7 +9,8 @@ context       the same, but up to two user messages of that turn's request are m
 merged        two answers of one conversation are merged into one message
 prefix        the same request is followed by a message that begins with the answer: the client appended text, or removed a tool
               call; or the message is a text that contains the id of the answer's tool call
-reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed
+reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed; the client may
+              also have changed the arguments of the answer's tool calls
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
 window        the last messages of that turn's request: the client cut off, summarised or renewed the messages before them
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
@@ -23,7 +24,7 @@ the search: two different session ids never match, and neither do two users.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Set
 
 from clawctl.collect.canonical import (
     CanonicalRequest,
@@ -32,7 +33,9 @@ from clawctl.collect.canonical import (
     begins_with,
     extend_path,
     handles,
+    line_hash,
     lines_of,
+    message_digest,
     read_conversation,
     text_of,
 )
@@ -42,6 +45,7 @@ from clawctl.run.rows import Exchange, Message
 
 MAX_DROPPED = 2  # user messages of the parent that may be missing in the child
 MAX_COMPARED = 256  # newest turns with equal text that are compared one by one
+MAX_ANCESTORS = 8  # turns whose lines are compared with those of a new message
 MAX_ADDED = 3  # newest answers that are examined closely
 SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
 LONG_REMINDER = 6  # lines; this many missing lines count as a reminder even without a tag
@@ -81,9 +85,20 @@ class ParentIndex:
             keys += [(self._by_first, (node.user, digest)) for digest in node.digests[:1]]
             keys.append((self._by_prompt, (node.user, node.path)))
             keys.append((self._by_path, (node.user, extend_path(node.path, node.answer))))
-            keys.append((self._by_answer, (node.user, node.answer)))
+            keys += [(self._by_answer, (node.user, digest)) for digest in (node.answer, node.called) if digest is not None]
             keys += [(self._by_path, (node.user, path)) for path in node.continued_paths]
         return keys + [(self._by_handle, (node.user, handle)) for handle in dict.fromkeys(node.handles)]
+
+    def lines_before(self, node: Node) -> frozenset[int]:
+        """Return the lines of the newest messages of a turn and of the turns before it."""
+        turns = [node]
+        while len(turns) < MAX_ANCESTORS and (parent := self.by_id.get(turns[-1].parent_id or "")) is not None:
+            turns.append(parent)
+        return frozenset(line for turn in turns if turn.lines for line in turn.lines[1])
+
+    def is_before(self, nodes: list[Node]) -> Callable[[str], bool]:
+        """Return a function that returns whether a line is one of `lines_before` of these turns."""
+        return lambda line: any(line_hash(line) in self.lines_before(node) for node in nodes)
 
     def find_repeats(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Return turns whose request has the same messages. If they have the same parent, they are retries or regenerations of each
@@ -144,7 +159,8 @@ class ParentIndex:
         if newer >= MAX_ADDED:
             return
         yield "prefix", self._longest_prefix(conversation, messages, index, user)
-        yield "reminder", [node for node in same_answer if _lacks_reminder(node, conversation, messages, index)]
+        same_calls = self._same_answer(user, message_digest(answer, with_arguments=False)) if answer.get("tool_calls") else []
+        yield "reminder", [node for node in same_answer or same_calls if _lacks_reminder(node, conversation, messages, index)]
         if newer:
             return
         yield "final", [node for node in same_answer if _kept_final_answers(node, conversation, index)]

@@ -75,6 +75,8 @@ def next_state(conversation: CanonicalRequest, messages: Sequence[Message], matc
     form, or was elsewhere in the parent's request. System messages count only if nothing else came, because some clients send tool
     results as system messages (gptme). None if nothing is left: the request asks the model to continue.
     """
+    if not match.replies:
+        return None
     after = conversation.roles[match.index + 1 :]
     end = match.index + 1 + (after.index("a") if "a" in after else len(after))
     indices = [

@@ -15,14 +15,14 @@ row. `side_turns.py` separates next states from messages that a client sent for 
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from functools import partial
+from itertools import islice
 
 from clawctl.collect.canonical import (
     CanonicalRequest,
     continued_paths,
     handles,
     last_user_lines,
-    message_digest,
-    read_answer_text,
+    read_answer,
     read_conversation,
 )
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
@@ -124,11 +124,9 @@ class Sessions:
         parent.continued = True
         if node.kind == "side":
             return
-        first, *others = conversation.roles[match.index + 1 :].split("a") if match.evidence != "completion" else ["u"]
-        if match.evidence == "completion":
-            next_messages = completion_messages(match.added)
-        else:
-            next_messages = next_state(conversation, exchange.messages, match) if match.replies else None
+        plain = match.evidence == "completion"
+        first, *others = ["u"] if plain else conversation.roles[match.index + 1 :].split("a")
+        next_messages = completion_messages(match.added) if plain else next_state(conversation, exchange.messages, match)
         same_agent = node.opening in ("", parent.opening)  # a request of the Responses API may omit its instructions
         same_agent = same_agent and (node.drawn == parent.drawn or node.answer is None) and parent.tools <= node.tools
         named = is_named(exchange.hints) or exchange.hints.get("continues") == parent.turn_id
@@ -148,7 +146,8 @@ class Sessions:
             if match.replies:
                 self._answered(parent, next_messages, exchange)
         else:
-            node.user_digests, node.frames = new_texts(conversation, exchange.messages, match.index + 1, parent)
+            before = self._index.lines_before(parent)
+            node.user_digests, node.frames = new_texts(conversation, exchange.messages, match.index + 1, before)
             self._side_turns.add_claim(node, Claim(parent, next_messages, same_agent), exchange)
 
     def _note_user_text(self, node: Node, certain: bool) -> None:
@@ -216,9 +215,8 @@ class Sessions:
     def _is_held_out(self, tree: SessionTree) -> bool:
         """Whether the session of a tree is held out. Decided once per tree, when its first turn closes."""
         if tree.held_out is None:
-            began = tree.nodes[0].created_at
             holdout = None if tree.is_episode else self._holdout
-            tree.held_out = holdout is not None and holdout.has(tree.user, tree.session_id, began)
+            tree.held_out = holdout is not None and holdout.has(tree.user, tree.session_id, tree.nodes[0].created_at)
         return tree.held_out
 
     def _release(self, tree: SessionTree) -> None:
@@ -338,12 +336,14 @@ class Sessions:
                 other.among_tools = True
         self._trees[tree.user].move_to_end(id(tree))
         tools, opening = tool_names(exchange.tools), opening_of(exchange.messages)
+        answer, called, text = read_answer(exchange)
+        latest = [parent] if parent else [other.nodes[-1] for other in islice(reversed(self._trees[tree.user].values()), 1, 9)]
         node = Node(
             turn_id=exchange.exchange_id,
             hint=hint,
             parent_id=parent.turn_id if parent else None,
             index=parent.index + 1 if parent else 0,
-            kind=turn_kind(exchange.hints.get("turn_type"), exchange.messages, self._rules),
+            kind=turn_kind(exchange.hints.get("turn_type"), exchange.messages, self._rules, self._index.is_before(latest)),
             tree=tree,
             created_at=exchange.created_at,
             digests=conversation.digests,
@@ -355,12 +355,13 @@ class Sessions:
             handles=(exchange.exchange_id, *handles(exchange.response)),
             relation=match.relation if match else None,
             evidence=match.evidence if match else None,
-            answer=None if exchange.response is None or exchange.status == "error" else message_digest(exchange.response),
+            answer=answer,
+            called=called,
             exchange=exchange,
             tools=parent.tools if parent and parent.tools == tools else tools,  # one shared copy per conversation
             opening=parent.opening if parent and parent.opening == opening else opening,
             drawn=(exchange.model, exchange.temperature, exchange.top_p, exchange.top_k),
-            text=None if exchange.status == "error" else read_answer_text(exchange.response),
+            text=text,
             lines=last_user_lines(conversation, exchange.messages),
             beginnings=beginnings(exchange),
             continued_paths=continued_paths(conversation, exchange),
@@ -374,8 +375,7 @@ class Sessions:
     def _new_tree(self, exchange: Exchange, hint: str | None, seen_at: float) -> SessionTree:
         session_id = scoped_id(exchange.key, hint) if hint else f"s{exchange.exchange_id}"
         others = self._of_session[exchange.key, session_id]
-        tree = SessionTree(exchange.key, session_id, seen_at)
-        tree.among_tools = any(other.among_tools for other in others)
+        tree = SessionTree(exchange.key, session_id, seen_at, among_tools=any(other.among_tools for other in others))
         self._trees.setdefault(tree.user, OrderedDict())[id(tree)] = tree
         others.append(tree)
         return tree

@@ -4,7 +4,7 @@ The clients' texts are in `client_texts.yaml`. Increment VERSION with each chang
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import yaml
 
 from clawctl.run.rows import Exchange, Message
 
-VERSION = 7
+VERSION = 8
 
 # Values of a client's X-Turn-Type header or turn_type field. OpenClaw's provider plugin sends "user" and "unknown".
 MAIN_TYPES = frozenset({"main", "user", "turn", "unknown"})
@@ -22,15 +22,29 @@ SIDE_TYPES = frozenset({"side", "heartbeat", "memory", "cron", "title", "summary
 
 @dataclass(frozen=True, slots=True)
 class SideRule:
-    """A request is a side turn if its first system message or its last user message starts with `opener`."""
+    """A request is a side turn if its first system message starts with `opener`, or if its last user message is the client's text.
+
+    That text starts with the line of `opener` and ends with the line of `ending`, if that is known. Other lines around it are a
+    person's, unless the client added them to earlier messages as well.
+    """
 
     name: str
     where: Literal["system", "user"]
     opener: str
+    ending: str = ""
+
+    def is_in(self, text: str, is_added: Callable[[str], bool]) -> bool:
+        if self.opener not in text or self.ending not in text:
+            return False
+        lines = text.split("\n")
+        begin = next((i for i, line in enumerate(lines) if line.lstrip().startswith(self.opener)), len(lines))
+        end = next(i for i in range(len(lines) - 1, -1, -1) if self.ending in lines[i])
+        around = lines[:begin] + lines[end + 1 :]
+        return begin < len(lines) and all(not line.strip() or is_added(line.strip()) for line in around)
 
 
 _TEXTS = yaml.safe_load((Path(__file__).parent / "client_texts.yaml").read_text(encoding="utf-8"))
-SIDE_RULES = [SideRule(name, where, opener) for where, rules in _TEXTS["side_rules"].items() for name, opener in rules]
+SIDE_RULES = [SideRule(name, where, *texts) for where, rules in _TEXTS["side_rules"].items() for name, *texts in rules]
 
 # A request with one of these types is a main turn, whatever it looks like. "unknown" carries no information.
 _SURE_TYPES = MAIN_TYPES - {"unknown"}
@@ -86,14 +100,22 @@ def without_revision(claim: str) -> str:
     return match[1] if match else claim
 
 
-def turn_kind(turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> Literal["main", "side"]:
-    """Return the kind that the client names, if it is known, else the kind by the rules. A request that matches no rule is main."""
+def turn_kind(
+    turn_type: Any, messages: Sequence[Message], rules: Sequence[SideRule], is_added: Callable[[str], bool]
+) -> Literal["main", "side"]:
+    """Return the kind that the client names, if it is known, else the kind by the rules. A request that matches no rule is main.
+
+    `is_added`: whether a line was in an earlier message of the conversation.
+    """
     claimed = turn_type.strip().lower() if isinstance(turn_type, str) else ""
     if claimed in SIDE_TYPES:
         return "side"
     if claimed in MAIN_TYPES:
         return "main"
-    return "side" if side_rule(messages, rules) else "main"
+    system = next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), "")
+    text = next((_opening(m, None) for m in reversed(messages) if _is_user_text(m)), "")
+    is_side = any(system.startswith(rule.opener) if rule.where == "system" else rule.is_in(text, is_added) for rule in rules)
+    return "side" if is_side else "main"
 
 
 def is_named(hints: Mapping[str, Any]) -> bool:
@@ -120,16 +142,6 @@ def opening_of(messages: Sequence[Message]) -> str:
 
 def without_time(text: str) -> str:
     return _TIME.sub("", text)
-
-
-def side_rule(messages: Sequence[Message], rules: Sequence[SideRule] = SIDE_RULES) -> SideRule | None:
-    """Return the first rule that matches this request, or None."""
-    openings = {
-        "system": next((_opening(m) for m in messages if m.get("role") in ("system", "developer")), ""),
-        "user": next((_opening(m) for m in reversed(messages) if _is_user_text(m)), ""),
-    }
-    begins = {where: opening.split("\n\n") for where, opening in openings.items()}  # a client may put text of its own in front
-    return next((rule for rule in rules if any(part.startswith(rule.opener) for part in begins[rule.where])), None)
 
 
 def _is_user_text(message: Message) -> bool:

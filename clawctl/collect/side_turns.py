@@ -144,11 +144,10 @@ def has_only_results(node: Node) -> bool:
 
 
 def new_texts(
-    conversation: CanonicalRequest, messages: list[Message], begin: int, parent: Node
+    conversation: CanonicalRequest, messages: list[Message], begin: int, before: frozenset[int]
 ) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return digests of the user messages from `begin` on, and digests of the frames of the long ones."""
+    """Return digests of the user messages from `begin` on, and of the frames of the long ones, without the lines `before`."""
     indices = [index for index in range(begin, len(conversation.roles)) if conversation.roles[index] == "u"][:MAX_WORDS]
-    before = frozenset(parent.lines[1]) if parent.lines is not None else frozenset()
     frames = (_frame(text_of(messages[conversation.positions[index]].get("content")), before) for index in indices)
     return tuple(conversation.digests[index] for index in indices), tuple(frame for frame in frames if frame)
 
@@ -156,7 +155,7 @@ def new_texts(
 def _frame(text: str, before: frozenset[int]) -> bytes | None:
     """Return a digest of the start and end of a message, or None for a short message.
 
-    Parts that may be a time and lines of the message before are excluded, so the digest is the same wherever a client fills these
+    Parts that may be a time and lines of the messages before are excluded, so the digest is the same wherever a client fills these
     in.
     """
     if before:

@@ -24,12 +24,14 @@ ADDED = (
 
 
 def newest_text(exchange: Exchange) -> int | None:
-    """The place of the newest user message, if it is newer than every answer and a text."""
-    places = [i for i, message in enumerate(exchange.messages) if message["role"] in ("user", "assistant")]
-    last = places[-1] if places else None
-    if last is None or exchange.messages[last]["role"] != "user" or not isinstance(exchange.messages[last]["content"], str):
-        return None
-    return last
+    """The place of the newest user message that is a text, if it is newer than every answer."""
+    for place in range(len(exchange.messages) - 1, -1, -1):
+        message = exchange.messages[place]
+        if message["role"] == "assistant":
+            break
+        if message["role"] == "user" and isinstance(message["content"], str):
+            return place
+    return None
 
 
 def added_text(exchanges: Recorded, draw: random.Random) -> Recorded:

@@ -228,3 +228,51 @@ def test_a_clients_own_call_is_found_within_its_episode() -> None:
     title = asked([system("Name it."), user(f"Title for: {talk[1]['content']}")], answer("Wrong sign"), **named)
     rows = stitch(work, title)
     assert [rows[each.exchange_id].kind for each in (work, title)] == ["main", "side"]
+
+
+SUGGESTION = (
+    "[SUGGESTION MODE: Suggest what the user might type next.]\n\nPredict it.\n\nReply with ONLY the suggestion, no quotes."
+)
+FLUSH = "Pre-compaction memory flush. Store durable memories only in memory/2026-11-21.md."
+
+
+@pytest.mark.parametrize(
+    "words", [f"What is this?\n\n{SUGGESTION}", f"{SUGGESTION}\n\nWhat is this?", f"Explain: {SUGGESTION}", f"I read:\n{FLUSH}"]
+)
+def test_a_person_who_writes_a_sentence_around_a_clients_text_has_a_main_turn(words: str) -> None:
+    first, second = (
+        asked([user("hi")], answer("hello")),
+        asked([user("hi"), answer("hello"), user(words)], answer("It is a prompt.")),
+    )
+    rows = stitch(first, second)
+    assert rows[second.exchange_id].kind == "main"
+    assert rows[first.exchange_id].next_state == [user(words)]
+
+
+@pytest.mark.parametrize("text", [SUGGESTION, FLUSH])
+@pytest.mark.parametrize("added", ["", "Reply in English.\n\n", "<reminder>\nThe list is empty.\n</reminder>\n\n"])
+def test_a_clients_text_is_a_side_turn_alone_and_with_text_that_the_client_adds_to_each_message(text: str, added: str) -> None:
+    first = asked([user(f"{added}How many files are there?")], answer("There are two files."))
+    talk = [user("How many files are there?"), answer("There are two files.")]
+    aside = asked([*talk, user(added + text)], answer("which ones?"))
+    second = asked([*talk, user(f"{added}thanks")], answer("welcome"))
+    rows = stitch(first, aside, second)
+    assert [rows[turn.exchange_id].kind for turn in (first, aside, second)] == ["main", "side", "main"]
+    assert rows[first.exchange_id].next_state == [user(f"{added}thanks")]
+
+
+def test_last_messages_that_a_client_surrounds_with_the_same_text_are_next_states() -> None:
+    """The frame of a message is the person's text, not what the client puts in front of it and behind it."""
+
+    def sent(words: str) -> Message:
+        time = "<current_datetime>2026-11-22T05:45:44.528+00:00</current_datetime>"
+        return user(f"{time}\n\n{words}\n\nRemember: ask before you change a file.")
+
+    turns, exchanges = [], []
+    for name, last in (("rose", "Now water the rose in the garden."), ("lily", "The lily should be cut tomorrow.")):
+        call = answer(None, (f"call{new_id()}0", "look", "{}"))
+        talk = [user(f"look after the {name}"), call, tool(call["tool_calls"][0]["id"], "wet"), answer(f"The {name} is wet.")]
+        turns.append(asked(talk[:3], talk[3]))
+        exchanges += [asked([sent(f"look after the {name}")], call), turns[-1], asked([*talk, sent(last)], answer("well"))]
+    rows = stitch(*exchanges)
+    assert [rows[turn.exchange_id].next_state is not None for turn in turns] == [True, True]

@@ -146,6 +146,18 @@ def test_conversations_that_look_alike_stay_apart() -> None:
                 assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name
 
 
+def test_a_client_that_changes_ids_arguments_and_its_newest_message_at_once_is_one_conversation() -> None:
+    """An agent with absolute paths, as its client shows them later; without arguments, the names and the conversation are left."""
+    question = "Please list the files of my project."
+    first = asked([user(f"{question}\n\nReply in English.")], answer(None, ("toolu_a", "look", '{"path": "/home/user/app"}')))
+    shown = answer(None, ("toolu_b", "look", '{"path": "."}'))
+    second = asked([user(question), shown, tool("toolu_b", "a.py")], answer("One file."))
+    assert stitch(first, second)[second.exchange_id].parent_turn_id == first.exchange_id
+    other = answer(None, ("toolu_b", "run", '{"path": "."}'))
+    third = asked([user(question), other, tool("toolu_b", "a.py")], answer("One file."))
+    assert stitch(first, third)[third.exchange_id].parent_turn_id is None
+
+
 def test_two_runs_of_one_cron_prompt_stay_apart() -> None:
     runs = []
     for _ in range(2):

@@ -97,6 +97,9 @@ class JudgeConfig(Section):
     a reward, even if a rule or a person decided. `off`: none. The comment of a bad rating is always a hint."""
     hint_model: str | None = None
     """Model for hints with `hints: apart` (in other systems `hint_extraction_model`). Unset: `model`."""
+    notes: bool = True
+    """Whether a judge that has a hint is also asked what the person's reply means for later requests. Wishes that hold from now on
+    and facts about the person become notes. It needs a chat model that passes its check."""
     temperature: float = Field(0.6, ge=0)
     """Sampling temperature of the judge. With 0, all votes are the same."""
     max_tokens: int = Field(4096, gt=0)

@@ -11,19 +11,20 @@ from dataclasses import dataclass
 
 from clawctl.config import JudgeConfig
 from clawctl.judge.fences import neutral, visible
-from clawctl.judge.prompts import HINT_SYSTEM, SYSTEM, Vote
+from clawctl.judge.prompts import HINT_SYSTEM, KIND_SYSTEM, SYSTEM, Vote
 from clawctl.judge.protocol import Evidence
 from clawctl.run.rows import Message
 
 log = logging.getLogger(__name__)
 
-_PROMPT = " ".join(f"{SYSTEM} {HINT_SYSTEM}".casefold().split())
+_PROMPT = " ".join(f"{SYSTEM} {HINT_SYSTEM} {KIND_SYSTEM}".casefold().split())
 _ECHO_WORDS = 8  # this many consecutive words of the judge's prompt are an echo of it
 _TO_THE_JUDGE = re.compile(
     r"\\\s?boxed|\[ ?/?HINT|<\s?\||\bthe judge\b|\bfenced? blocks?\b|"
     r"\b(?:score|rate|vote)s?\b[^.]{0,30}(?<![\d.])[-+]?[01]\b(?!\.?\d)",
     re.IGNORECASE,
 )
+_NO_FENCE = "\0"  # no visible text contains it
 _MAX_CHARS = 200_000  # the number of characters that a hint is compared with
 _COPIED_WORDS = 4  # this many consecutive words of a tool's result are a copy, unless they report a failure
 _LINK = re.compile(
@@ -54,12 +55,12 @@ def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
-    words_of_others = _visible_text(others)
-    answer = _visible_text([turn.response] if turn.response else [])
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, _visible_text(people), words_of_others)
+    words_of_others = visible_text(others)
+    answer = visible_text([turn.response] if turn.response else [])
+    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, visible_text(people), words_of_others)
 
 
-def _visible_text(messages: Iterable[Message]) -> str:
+def visible_text(messages: Iterable[Message]) -> str:
     """The text of messages, cut to its last _MAX_CHARS characters."""
     parts: list[str] = []
     for message in messages:
@@ -113,7 +114,7 @@ def _foreign_content(hint: str, rules: HintRules) -> str | None:
     users_text = rules.own_words.casefold()
     if any(link.casefold() not in users_text and not _FILE.fullmatch(link) for link in _LINK.findall(hint)):
         return "contains a link that the user did not write"
-    if neutral(hint, "-") != hint or _CODE.search(hint):
+    if neutral(hint, _NO_FENCE) != hint or _CODE.search(hint):
         return "holds code or markup"
     if any(token.casefold() not in users_text for token in _SECRET.findall(hint)):
         return "contains what may be a key"

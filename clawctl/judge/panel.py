@@ -4,6 +4,7 @@ Ratings and outcomes take precedence over rules, and rules over the recipe's jud
 """
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
 from clawctl.judge.fitness import check_fitness
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules
+from clawctl.judge.notes import ReplyNotes
 from clawctl.judge.plain import plain_words
 from clawctl.judge.prompts import (
     PROMPT_VERSION,
@@ -37,6 +39,9 @@ from clawctl.run.fitness import UNFIT, Fitness
 from clawctl.run.reward import PRACTICE, RATING
 from clawctl.run.rows import Verdict
 
+log = logging.getLogger(__name__)
+
+_NOTE_PATIENCE_S = 30.0  # for the question about a turn that a person or a rule decided
 _SHORTER = 4  # if a view gives no valid vote, its length is divided by this
 
 T = TypeVar("T")
@@ -56,6 +61,8 @@ class Panel:
         is_checked = recipe.judge.ask and recipe.judge.fitness == "check"
         self.checked = self.judge if is_checked and isinstance(self.judge, LLMJudge) else None
         self._checking: asyncio.Task[Fitness] | None = None
+        is_asked = recipe.judge.notes and recipe.judge.ask and isinstance(self.judge, LLMJudge)
+        self._notes = ReplyNotes(run, recipe, self.client) if is_asked else None
 
     async def verdict(self, turn: Evidence) -> Verdict:
         """The verdict on one turn. Turns that no step could use are not judged."""
@@ -81,6 +88,23 @@ class Panel:
         hint = hints[0] if hints else None
         verdict = Verdict(turn.turn_id, opinion.reward, votes, hint, hints, opinion.judge, opinion.reason, latency_s)
         return with_comment(verdict, self.ratings.of(turn.user, turn.turn_id))
+
+    async def take_note(self, turn: Evidence, verdict: Verdict) -> bool:
+        """Write or end the note that the person's reply asks for, if the judge finds one. Returns whether one was written.
+
+        A verdict that needed no judge does not wait long for one: its note is then lost, which is logged.
+        """
+        if self._notes is None or not verdict.hint or not turn.judged or verdict.judge == PRACTICE:
+            return False
+        taking = self._notes.take(self._with_comment(with_rating(self.ratings, turn)), verdict, self._is_unfit)
+        if verdict.latency_s is not None:
+            return await taking
+        try:
+            return await asyncio.wait_for(taking, _NOTE_PATIENCE_S)
+        except (TimeoutError, ClawError) as error:
+            problem = error.problem if isinstance(error, ClawError) else f"the judge did not answer in {_NOTE_PATIENCE_S:.0f} s"
+            log.warning("the comment on a turn makes no note: %s", problem)
+            return False
 
     def check(self) -> "asyncio.Task[Fitness] | None":
         """Begin to check the judge, unless this was done. None if the recipe's judge is not checked."""

@@ -18,6 +18,9 @@ _FENCE = re.compile(r"[ ]{0,3}(?:`{3,}|~{3,})")
 _OPENING = re.compile(r"\s*(?:<[^/<>\s!][^<>]{0,80}>|\[[A-Za-z][\w |]{0,30}\]|\{\{?[#%]\s*\w[^{}]{0,40}\}\}?)\s*$")
 _CLOSING = re.compile(r"\s*(?:<\s?/|<[^<>]{0,40}\bend\b[^<>]{0,10}>|\[/|\{\{?[/%]\s*\w)")
 _RULE = re.compile(r"\s*(?=([-=*#_~+.]{2,}))\1.*[-=*#_~+.]{2,}\s*$")  # --- title ---
+_ANNOUNCES = re.compile(r"[:\uff1a]\s*$")
+_WHOLE_SENTENCES = re.compile(r"(?:.*(?:[.!?](?=\s)|[\u3002\uff01\uff1f]))?")
+_MAIL_HEAD = re.compile(r"\s*[^\W\d_][\w-]{1,20}:\s*\S")  # From: anna
 _SHAPED = re.compile(r"(?:\t| {4}|\s*(?:[<\[{|#/\\=~>@%$&;+\u2022\u25cf]|\*(?!\w|\*\w)|[-\u2013\u2014](?!\w)|\d+[.)](?=\s)))")
 _SETTING = re.compile(r"""\s*["']?(?:[\w.$-]+["']?\s?(?:[:=])|[\w.$-]+[ ][\w.$-]+["']?\s?[:=](?!(?:\s*\S+){4}))(?=\s*\S)""")
 
@@ -30,10 +33,31 @@ def plain_words(text: str, role: str) -> str:
     if role != "user":
         return text
     lines = text.split("\n")
-    lines_left = [line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()]
+    lines_left = _ordinary_lines(lines)
     if not any(_WORD.search(line) for line in lines_left):
         return text
     return text if lines_left == lines else "\n".join(line for line in lines_left if line.strip())
+
+
+def own_sentences(text: str) -> str:
+    """The ordinary sentences before text that a person pasted: before a line that announces it, a rule, or the head of a mail.
+
+    Empty if there are none. Here a sentence of another author does more harm than a lost one.
+    """
+    lines = text.split("\n")
+    end = next(
+        (at for at, line in enumerate(lines) if _begins_paste(line, lines[at + 1] if at + 1 < len(lines) else "")), len(lines)
+    )
+    before = _WHOLE_SENTENCES.match(lines[end])[0] if end < len(lines) else ""  # "Shorter, please. Summarise this:"
+    return "\n".join(line for line in _ordinary_lines([*lines[:end], before]) if line.strip())
+
+
+def _begins_paste(line: str, following: str) -> bool:
+    return bool(_ANNOUNCES.search(line) or _RULE.match(line) or (_MAIL_HEAD.match(line) and _MAIL_HEAD.match(following)))
+
+
+def _ordinary_lines(lines: list[str]) -> list[str]:
+    return [line for line, good in zip(lines, _ordinary(lines), strict=True) if good or not line.strip()]
 
 
 def _ordinary(lines: list[str]) -> list[bool]:

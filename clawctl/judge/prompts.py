@@ -8,27 +8,37 @@ request.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
 
 from clawctl.judge.fences import fenced, new_fence
 from clawctl.judge.shares import ScoreShare
+from clawctl.run.rows import from_json
 
 __all__ = [
+    "KIND_SCHEMA",
     "PROMPT_VERSION",
     "VOTE_SCHEMA",
+    "ReplyKind",
     "Vote",
     "compare_messages",
     "hint_messages",
     "judge_messages",
+    "kind_messages",
     "new_fence",
     "read_choice",
     "read_hint",
+    "read_kind",
+    "read_kind_in_form",
     "read_vote",
     "read_vote_in_form",
     "unseen_answer_messages",
 ]  # fmt: skip
 
 PROMPT_VERSION = "1"
+MAX_WORDS, LONGEST_WORD = 8, 40  # of a condition
 
 SYSTEM = (
     "You judge one turn of an assistant by what came back after it. The user message holds fenced blocks: the request, the answer, "
@@ -72,11 +82,15 @@ FORESEE_SYSTEM = (
     "End with \\boxed{1}, \\boxed{-1} or \\boxed{0}."
 )
 
+# Used for a turn with a hint: what the person's reply means for later requests (`clawctl.judge.notes`).
+KIND_SYSTEM = (Path(__file__).parent / "kinds.txt").read_text("utf-8").strip()
+
 _REASONING_ENDS = re.compile(r"</think(?:ing)?>|\[/THINK\]|<\|channel\|>final<\|message\|>")
 _REASONING_OPEN = re.compile(r"(?:<think(?:ing)?>|\[THINK\]|<\|channel\|>(?:analysis|commentary)).*\Z", re.DOTALL)
 _HINT = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
 _UNFINISHED_HINT = re.compile(r"\[HINT_START\].*\Z", re.DOTALL)
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_CODE_FENCE = re.compile(r"\A```(?:json)?\s*|\s*```\Z")
 _CHOICES = re.compile(r"\\boxed\{[1A]\},?\s+\\boxed\{(?:-1|B)\},?\s+or\s+\\boxed\{0\}")  # a repetition of the prompt's last line
 # The form of a constrained vote. It has no hint: an answer without an end would be cut off, and then has no score either.
 VOTE_SCHEMA: dict[str, Any] = {
@@ -85,9 +99,24 @@ VOTE_SCHEMA: dict[str, Any] = {
     "required": ["score"],
     "additionalProperties": False,
 }
+KIND_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "quote": {"type": "string"},
+        "kind": {"enum": ["standing", "condition", "fact", "correction", "once", "retraction", "none"]},
+        "sentence": {"type": "string"},
+        "when": {"type": "string"},
+        "words": {"type": "array", "items": {"type": "string"}},
+        "number": {"type": "integer"},
+    },
+    "required": ["quote", "kind", "sentence", "when", "words", "number"],
+    "additionalProperties": False,
+}
 _SCORES = {"1": 1, "+1": 1, "-1": -1, "0": 0}
 _LETTERS = {"A": "A", "B": "B", "0": "0"}
-_OWN_WORDS = frozenset(line.strip() for text in (SYSTEM, HINT_SYSTEM, COMPARE_SYSTEM, FORESEE_SYSTEM) for line in text.splitlines())
+_OWN_WORDS = frozenset(
+    line.strip() for text in (SYSTEM, HINT_SYSTEM, KIND_SYSTEM, COMPARE_SYSTEM, FORESEE_SYSTEM) for line in text.splitlines()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +126,27 @@ class Vote:
     score: int | None  # 1, 0, -1
     hint: str | None  # "Write plain sentences, without bold or numbered steps."
     share: ScoreShare | None = None  # of each score, if the answer begins with one and the endpoint gives probabilities
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyKind:
+    """What a person's reply means for later requests, as the judge answered."""
+
+    quote: str  # "kannst du bitte Deutsch reden"
+    kind: Literal["standing", "condition", "fact", "correction", "once", "retraction", "none"]
+    sentence: str  # "Answer in German."; empty except for standing, condition and fact
+    when: str  # "the request is about code"; empty except for condition
+    words: tuple[str, ...]  # ("code", "script"); empty except for condition
+    number: int  # of the note that it ends; 0: none
+
+    def __post_init__(self) -> None:
+        is_note, is_condition = self.kind in ("standing", "condition", "fact"), self.kind == "condition"
+        if is_note != bool(self.sentence.strip()) or is_condition != bool(self.when.strip()) or is_condition != bool(self.words):
+            raise ValueError(f"the fields do not belong to the kind {self.kind}")
+        if len(self.words) > MAX_WORDS or any(not word.strip() or len(word) > LONGEST_WORD for word in self.words):
+            raise ValueError("words are one to eight words")
+        if self.number < 0:
+            raise ValueError("a number is that of a note, or 0")
 
 
 def judge_messages(request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str = "") -> list[dict]:
@@ -111,6 +161,11 @@ def judge_messages(request: str, answer: str, next_state: str | None, role: str,
 def hint_messages(request: str, answer: str, next_state: str | None, role: str, fence: str, earlier: str = "") -> list[dict]:
     """Like `judge_messages`, but requests only a hint."""
     return _asked(HINT_SYSTEM, request, answer, next_state, role, fence, earlier)
+
+
+def kind_messages(blocks: list[tuple[str, str]], fence: str) -> list[dict]:
+    """The chat messages that ask what a reply means. `blocks`: named texts of the turn, its hint and the person's notes."""
+    return _with_blocks(KIND_SYSTEM, blocks, fence)
 
 
 def compare_messages(blocks: list[tuple[str, str]], a: str, b: str, fence: str) -> list[dict]:
@@ -138,6 +193,24 @@ def read_vote_in_form(answer: Mapping[str, Any]) -> Vote:
     """The vote of an answer that was constrained to `VOTE_SCHEMA`."""
     score = answer.get("score")
     return Vote(score if type(score) is int and score in (1, 0, -1) else None, None)
+
+
+def read_kind_in_form(answer: Any) -> ReplyKind | None:
+    """The kind in a JSON object of the form `KIND_SCHEMA`. None if a field is missing, unknown or invalid."""
+    if not isinstance(answer, dict) or set(answer) != set(KIND_SCHEMA["required"]):
+        return None
+    try:
+        return from_json(ReplyKind, answer)
+    except ValueError:
+        return None
+
+
+def read_kind(text: str, fence: str | None = None) -> ReplyKind | None:
+    """The kind in an unconstrained answer: the judge's own text must be one JSON object, at most within a code fence."""
+    try:
+        return read_kind_in_form(orjson.loads(_CODE_FENCE.sub("", _final_text(text, fence).strip())))
+    except ValueError:
+        return None
 
 
 def read_choice(text: str, fence: str | None = None) -> str | None:

@@ -28,6 +28,7 @@ class Evidence:
     trainable: bool
     untrainable_reason: str | None
     episode: dict[str, Any] | None = None
+    step_reward: float | None = None
 
     @property
     def judged(self) -> bool:

@@ -193,7 +193,10 @@ class _Worker:
                 verdicts = await gather_all(self._judge_turn(stem, turn, journal) for turn in turns)
                 await self._until_sure(stem, verdicts)
                 self._panel.ratings.poll()
-                await self._publish(stem, list(map(self._panel.rated_since, turns, verdicts)))
+                rated = list(map(self._panel.rated_since, turns, verdicts))
+                commented = [pair for pair, first in zip(zip(turns, rated, strict=True), verdicts, strict=True) if pair[1] != first]
+                self._tally.notes += sum(await gather_all(self._panel.take_note(*pair) for pair in commented))
+                await self._publish(stem, rated)
                 journal.remove()
                 self._run.lock(f"judge-{stem}").unlink(missing_ok=True)  # waiting workers find the verdicts
             finally:
@@ -204,6 +207,7 @@ class _Worker:
         if verdict is None:
             async with self._slots:
                 verdict = await self._panel.verdict(turn)
+                self._tally.notes += await self._panel.take_note(turn, verdict)
             if self._panel.doubt(verdict) is not None:
                 self._uncounted.setdefault(stem, []).append(verdict)
             else:
@@ -250,6 +254,7 @@ class _Tally:
     def __init__(self) -> None:
         self.shards = 0
         self._hints = self._invalid = 0
+        self.notes = 0  # that replies led to
         self._without: Counter[str] = Counter()  # why trainable turns have no reward
         self._rewards: list[float | None] = []  # since the last report
         self._reported_at = time.monotonic()
@@ -279,7 +284,9 @@ class _Tally:
             counts = (len(self._rewards), rate, rewards.good, rewards.neutral, rewards.bad)
             log.info("%d turns judged (%.1f/s): %d good, %d neutral, %d bad", *counts)
             without = ", ".join(f"{count} {reason}" for reason, count in sorted(self._without.items())) or "none"
-            log.info("in total %d shards, %d hints; turns without a reward: %s", self.shards, self._hints, without)
+            log.info(
+                "in total %d shards, %d hints, %d notes; turns without a reward: %s", self.shards, self._hints, self.notes, without
+            )
             totals = (spent.calls, spent.failed, self._invalid, spent.prompt_tokens, spent.completion_tokens)
             log.info("%d calls, %d failed, %d votes invalid, %d tokens in, %d out", *totals)
         self._rewards, self._reported_at = [], time.monotonic()

@@ -189,9 +189,12 @@ class Added:
     superseded: list[str] = field(default_factory=list)  # ids
 
 
-def add_note(run: RunDir, key: str, text: str, clean: Callable[[str], str] = str, **about: Any) -> Added:
-    """Add a note. An equal one is in force again instead; an opposite one is superseded. `clean` removes secrets; `about` are
-    other fields of `Note`. Raises BadNote, or ClawError if the run has too many notes or another process holds the lock."""
+def add_note(
+    run: RunDir, key: str, text: str, clean: Callable[[str], str] = str, replaces: str | None = None, **about: Any
+) -> Added:
+    """Add a note. An equal one is in force again instead; an opposite one is superseded, and so is the one with the id `replaces`.
+    `clean` removes secrets; `about` are other fields of `Note`. Raises BadNote, or ClawError if the run has too many notes or
+    another process holds the lock."""
     text = clean(" ".join(text.split()))
     if not text:
         raise BadNote("it has no text")
@@ -210,7 +213,7 @@ def add_note(run: RunDir, key: str, text: str, clean: Callable[[str], str] = str
         else:
             again: State = "prompted" if same.state in ("prompted", "practised", "learned") else "new"
             note = replace(same, state=again, learned=None, reason=None, created_at=time.time(), turns=turns, **about)
-        superseded = [old for old in notes if old.id != note.id and old.in_force and is_opposite(old, note)]
+        superseded = [old for old in notes if old.id != note.id and old.in_force and (old.id == replaces or is_opposite(old, note))]
         for old in superseded:
             write_note(run, key, replace(old, state="superseded", reason=f"{note.id} came later and says otherwise"))
         write_note(run, key, note)

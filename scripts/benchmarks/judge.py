@@ -183,6 +183,7 @@ def judged_by(endpoint: str, **settings: Any) -> Recipe:
         "concurrency": CONCURRENCY,
         "max_tokens": 64,
         "fitness": "skip",
+        "notes": False,
         **settings,
     }
     return Recipe.model_validate({"judge": {"endpoint": endpoint, **given}})

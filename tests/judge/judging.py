@@ -9,7 +9,17 @@ from clawctl.run.shards import read_verdicts
 def recipe(url: str | None, **settings: object) -> Recipe:
     """The scripts of these tests read their own words only, so most of them would fail the planted turns."""
     return Recipe.model_validate(
-        {"judge": {"endpoint": url, "model": "scripted", "api_key": "k", "timeout_s": 5.0, "fitness": "skip", **settings}}
+        {
+            "judge": {
+                "endpoint": url,
+                "model": "scripted",
+                "api_key": "k",
+                "timeout_s": 5.0,
+                "fitness": "skip",
+                "notes": False,
+                **settings,
+            }
+        }
     )
 
 

@@ -64,10 +64,12 @@ def plain_view(text: str) -> View:
     if "\x1b" in text or "^[[" in text:
         view = _uncoloured(view)
         text = view.text
-    if text.isascii() or _REPLACED_CHARACTERS.isdisjoint("".join(_BEYOND_ASCII.findall(text))):
+    if text.isascii():
         return view
-    plain = replaced(view, _ODD, lambda match: _PLAIN.get(match[0], match[0]))
-    return replaced(plain, _FOREIGN_IN_WORD, lambda match: match[0].translate(_TWINS))
+    letters = set("".join(_BEYOND_ASCII.findall(text)))
+    if odd := letters & _PLAIN.keys():  # a text has few of the thousands of letters, and a set of all of them is slow
+        view = replaced(view, re.compile(f"[{''.join(map(re.escape, sorted(odd)))}]"), lambda match: _PLAIN[match[0]])
+    return view if letters.isdisjoint(map(chr, _TWINS)) else replaced(view, _FOREIGN_IN_WORD, lambda m: m[0].translate(_TWINS))
 
 
 def unescaped_view(view: View) -> View | None:
@@ -152,7 +154,4 @@ def _plain_forms() -> dict[str, str]:
 _TWINS = str.maketrans("аеорсухіјѕԁһԛԝАВЕКМНОРСТХЅІЈοαενρτυικΟΑΕΡΤ", "aeopcyxijsdhqwABEKMHOPCTXSIJoaevptuikOAEPT")
 _FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(map(chr, _TWINS))}]{{1,3}}(?=[A-Za-z])")
 _PLAIN = _plain_forms()
-_REPLACED_CHARACTERS = frozenset(_PLAIN) | frozenset(map(chr, _TWINS))
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-# Matches any character beyond the first plane: a regex set with such characters is searched character by character, which is slow.
-_ODD = re.compile(f"[{''.join(re.escape(letter) for letter in _PLAIN if letter < chr(0x10000))}]|[\U00010000-\U0010ffff]")

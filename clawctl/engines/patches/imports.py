@@ -12,21 +12,20 @@ from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
 
-_SHAPES = "torch._meta_registrations"
-_placeholder = ModuleType(_SHAPES)
+_SHAPES = ModuleType("torch._meta_registrations")  # stands for the module until it is needed
 
 
 def begin_torch() -> None:
     """To be called before the first import of torch."""
     if "torch" not in sys.modules:
-        sys.modules[_SHAPES] = _placeholder
+        sys.modules[_SHAPES.__name__] = _SHAPES
 
 
 def complete_torch() -> None:
     """Import what `begin_torch` left out. To be called before torch runs the modules of another library."""
-    if sys.modules.get(_SHAPES) is _placeholder:
-        del sys.modules[_SHAPES]
-        import_module(_SHAPES)
+    if sys.modules.get(_SHAPES.__name__) is _SHAPES:
+        del sys.modules[_SHAPES.__name__]
+        import_module(_SHAPES.__name__)
 
 
 class _Distributions(dict[str, list[str]]):

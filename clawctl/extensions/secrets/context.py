@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.names import NAMES_AT, NOT_KEY, Named, name_positions, named_at
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, regex, tried_at
+from clawctl.extensions.secrets.text import BEYOND, SPACES, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -39,7 +39,7 @@ _OTHERS_OF_NAMES = Anchors(
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MAX_WORDS = 8  # words before a text that may name it
-_TOKEN = regex(r"""[^\s"'`“”«»„<>|\\]{6,400}""")
+_TOKEN = regex(rf"""[^{SPACES}"'`“”«»„<>|\\]{{6,400}}""")
 _ENDS_TOKEN = "\"'`“”«»„<>|\\"
 _ODD = regex(r"[0-9A-Z](?:(?<=[0-9])|(?<=[a-z].))")  # a digit, or a capital after a lower-case letter
 _ASSIGNED = regex(r"[A-Za-z][A-Za-z_.-]{2,40}(?:=|:(?!//))(?=[^=:])|(?:[A-Za-z]{1,12}[.(]){1,3}")  # `name=` before a value
@@ -419,10 +419,8 @@ def _line_before(text: str, named: Named) -> str:
 _REPL = regex(
     r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]"
 )
-_TITLE, _REST_OF_TITLE = (
-    regex(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"),
-    regex(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?"),
-)  # `Wi-Fi password for guests`
+# `Wi-Fi password for guests`
+_TITLE, _REST_OF_TITLE = regex(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"), regex(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?")
 _VALUE_IS = regex(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = regex(r"""["'`*_|.,;!\s]*""")
 _EMPTY = regex(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")

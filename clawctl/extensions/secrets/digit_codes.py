@@ -73,9 +73,6 @@ def is_code_under(name: str, value: str) -> bool:
 
 def _regions(piece: Text) -> list[tuple[int, int]]:
     """Return the parts of a text that contain digits around words that name codes."""
-    spoken = code_words(piece, SPOKEN | NUMBER)
-    if len(spoken) < 2 and not piece.present & DIGITS and not any(use & NUMBER for _, _, use in spoken):
-        return []
     regions: list[tuple[int, int]] = []
     for at, _, _ in code_words(piece, NAME):
         start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
@@ -83,22 +80,27 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
             regions[-1] = (regions[-1][0], end)
         else:
             regions.append((start, end))
-    return [(start, end) for start, end in regions if _CODE.search(piece.text, start, end) or _is_spoken(spoken, start, end)]
+    digits = piece.present & DIGITS
+    return [
+        (start, end) for start, end in regions if (digits and _CODE.search(piece.text, start, end)) or _is_spoken(piece, start, end)
+    ]
 
 
-def _is_spoken(words: list[tuple[int, int, int]], start: int, end: int) -> bool:
-    near = [use for at, _, use in words if start <= at < end]
-    return len(near) > 1 or any(use & NUMBER for use in near)
+def _is_spoken(piece: Text, start: int, end: int) -> bool:
+    """Whether words for digits begin in this part of a text."""
+    uses = [_use_of(match[0]) for match in _RUN.finditer(piece.ascii, start, end + _LONGEST_WORD) if match.start() < end]
+    if piece.beyond:
+        uses += [use for at, _, use in _words_beyond(piece) if start <= at < end]
+    return sum(bool(use & (SPOKEN | NUMBER)) for use in uses) > 1 or any(use & NUMBER for use in uses)
 
 
 NAME, SECRET_NAME, SPOKEN, NUMBER = 1, 2, 4, 8  # uses of a word: names a code, names a password, is a digit, is several digits
-_ANCHOR_WORDS = {
-    use: (Anchors(*words), words)
-    for use, meaning in ((NAME, ANCHORED), (SECRET_NAME, Meaning.PASSWORD), (SPOKEN | NUMBER, Meaning.DIGIT | Meaning.TWICE))
-    if (words := anchor_words(meaning))
-}
+_WORDS = {NAME: anchor_words(ANCHORED), SECRET_NAME: anchor_words(Meaning.PASSWORD)}
+_ANCHOR_WORDS = {use: (Anchors(*words), words) for use, words in _WORDS.items()}
 PASSWORDS_AT = _ANCHOR_WORDS[SECRET_NAME][0]
 _TO_RUN_END = regex("[a-z]*")
+_RUN = regex("(?<![a-z])[a-z]+")
+_LONGEST_WORD = 40
 
 
 @tried_at(_ANCHOR_WORDS[NAME][0], BEYOND, to_value_end=False)

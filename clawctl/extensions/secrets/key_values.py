@@ -25,7 +25,7 @@ from clawctl.extensions.secrets.values import (
 _MAX_NAMES = 400  # per piece
 
 _Q = r"""\\{0,3}["'`“”«»„]"""
-_QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
+_QUOTED = rf"""(?P<quote>{_Q})(?P<quoted>(?:[^\n\\"'`“”«»„]|(?!(?P=quote))(?:\\.|[^\n\\])){{3,256}}+)(?:(?P=quote)|(?=[”»“]))"""
 _BARE = r"""(?P<bare>(?!(?i:null|none|nil|undefined|true|false)[,;)\]}])(?:[^\s"'`<>,;&\\|]|[,;&|<>](?![\s/]|$|[\w .-]{1,30}=|["'][\w .-]{1,40}["']\s{0,3}:)|\\(?![nrt"'`\\\s])|["'`](?=\w)){3,256}+)"""
 _TYPE = r"(?:[ ]As[ ]\w{1,16}[ ](?==)|[ ]?:[ ]?(?:[&\w<>\[\].?*]{1,24}[ ]{1,2}|(?:str|string|bytes|String)(?:\?|<\w+>)?)(?==)|[ ]<\w{1,12}>[ ]{0,2}(?==))?"
 _WRAP = r"""(?:(?:\[\]byte|Buffer\.from|SecureString|String|str|bytes|literal|plain|secret)?\(\s{0,12}(?=[bruf]?\\{0,3}["'])|\(\s{0,12}(?=[bruf]?\\{0,3}["']))?(?:[bruf]{1,2}(?=\\{0,3}["']))?"""
@@ -157,7 +157,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
         and _USER_LINE.search(text, max(0, line_start - 120), line_start)
     ):
         return True
-    if match.re is _PAIR:  # environment of a container
+    if match.re.pattern == _PAIR.pattern:  # environment of a container
         return text[begin : begin + 4].isupper() and is_words(value) and text[match.end() : match.end() + 1] in ("", "\n", "\r")
     if not match[0].startswith("=") or match[0][1] != value[0]:
         return False

@@ -233,6 +233,7 @@ def in_labelled(piece: Text) -> Iterator[Span]:
 _ARGUMENT = regex(
     r"""\(\s{0,4}(?:[\w.]{1,24},[ ]?|["'][^"'\n]{1,40}["'],[ ]?)?b?["'`](?P<value>[A-Za-z0-9_-]{20,400}={0,2})["'`](?:\.\w{2,12}\(\))?\s{0,4}[,)]"""
 )
+_BEFORE_ARGUMENT = 56  # characters
 _CONSTRUCTOR = regex(
     r"(?:(?i:client|api|sdk|service|connection|connector|init|initialize|configure|setup|authenticate|login|tracker|analytics|gateway|mailer"
     r"|geocoder|provider|auth|connect|identify|activate|fernet|hmac(?:\.new)?|sign|verify|cipher|crypt|secretbox|aes|stringsession|algoliasearch|mandrill|mailchimp|stripe|twilio|pusher|sentry|segment|mixpanel)|(?i:client|api|sdk|service|connection|connector|gateway|mailer|bot|provider|auth)(?:::|->|\.)(?:new|create|build|init|with_key|from_key)|\bnew[ ](?:\w+\.)?[A-Z]\w{1,30})$"
@@ -246,7 +247,7 @@ _NO_CLIENT = regex(
 def in_constructors(piece: Text) -> Iterator[Span]:
     """Find an opaque value as the first argument of a call to a service: `new Client("…")`, `sdk.init('…')`."""
     text = piece.text
-    for at in positions_of(text, "("):
+    for at in [at for start, _ in piece.blobs for at in range(max(0, start - _BEFORE_ARGUMENT), start) if text[at] == "("]:
         if match := _ARGUMENT.match(text, at):
             before = text[max(0, at - 48) : at]
             if (

@@ -96,11 +96,13 @@ def in_prose(piece: Text) -> Iterator[Span]:
         start, end = match.start(), match.start() + len(value)
         if len(match[0]) >= 48 or text[end : end + 1] in ("(", "=", "/", "\\") or text[end : end + 2] in (".c", "::"):
             continue
+        if not _is_disclosed(piece, start, end, shape):  # first, because the words of access are many
+            continue
         block = start // _BLOCK
         if block not in access:
             window = piece.lower[max(0, (block - 1) * _BLOCK) : (block + 2) * _BLOCK]
             access[block] = _ACCESS.search(window) is not None
-        if access[block] and _is_disclosed(piece, start, end, shape):
+        if access[block]:
             yield Span(start, end, "password")
 
 

@@ -13,6 +13,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 # Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, and three hyphens.
 BLOBS, DIGITS, BEYOND, HYPHENS = 1, 2, 4, 8
 _FIRST_BIT = 4
+# All of `\s` in a set of letters that is searched often: a set without categories is a bitmap.
+SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 
 class _Uncompiled:

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,12 @@ def one_line(text: str, limit: int) -> Text:
 def answers(width: int | None = None) -> Console:
     """The console for answers: stdout, with wide lines if it is not a terminal."""
     return Console(width=width if width or sys.stdout.isatty() else _PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+
+
+def busy(what: str) -> AbstractContextManager[object]:
+    """Shows `what` and a moving mark on stderr while the block runs, if that is a terminal."""
+    console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else nullcontext()
 
 
 def counted(count: int, thing: str) -> str:

@@ -1,4 +1,4 @@
-"""Runs conversations with tools in unmodified OpenClaw, configured by hand, by `clawctl openclaw-setup`, or via its gateway."""
+"""Runs conversations with tools in unmodified OpenClaw, configured by hand, by `clawctl connect`, or via its gateway."""
 
 import json
 import time
@@ -19,7 +19,7 @@ def plain(place: Place) -> None:
 
 
 def set_up(way: str) -> Callable[[Place], None]:
-    """Return a function that talks with the configuration of `clawctl openclaw-setup --way`."""
+    """Return a function that talks with the configuration of `clawctl connect openclaw --way`."""
 
     def run(place: Place) -> None:
         _talk(place, _set_up(place, way), "--local")
@@ -34,13 +34,13 @@ def gateway(place: Place) -> None:
 
 
 def gateway_with_plugin(place: Place) -> None:
-    """Talk through the gateway with the configuration of `clawctl openclaw-setup`."""
+    """Talk through the gateway with the configuration of `clawctl connect openclaw`."""
     _through_gateway(place, _set_up(place, "plugin"))
 
 
 def _set_up(place: Place, way: str) -> Path:
     openclaw = _command(place)
-    place.clawctl("openclaw-setup", "--run", place.served, "--openclaw", openclaw, "--way", way)
+    place.clawctl("connect", "openclaw", "--run", place.served, "--program", openclaw, "--way", way, "--write")
     return openclaw
 
 

@@ -32,7 +32,7 @@ def say(at: Terminal, words: str, shown: str) -> None:
 def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     with serving(run):
-        command = [sys.executable, "-m", "clawctl", "chat", "--run", run.root]
+        command = [sys.executable, "-m", "clawctl", "chat", "--run", str(run.root)]
         with terminal(command, tmp_path, {**os.environ, "TERM": "xterm"}) as at:
             say(at, "Greet me [[say:hello there]]", "hello there\r\n")
             say(at, "/bad Be formal.", "(rated)")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from clawctl.cli import (
     chat,
     collect,
+    connect,
     data,
     docs,
     doctor,
@@ -20,7 +21,6 @@ from clawctl.cli import (
     judge,
     keys,
     notes,
-    openclaw,
     play,
     policies,
     privacy,
@@ -65,6 +65,7 @@ def about(
 
 app.command()(start.start)
 app.command()(chat.chat)
+app.command()(connect.connect)
 app.command()(serve.serve)
 app.command()(collect.collect)
 app.command(name="import")(data.import_turns)
@@ -78,7 +79,6 @@ app.command()(doctor.doctor)
 app.command()(docs.docs)
 app.command()(privacy.forget)
 app.command()(privacy.retention)
-app.command(name="openclaw-setup")(openclaw.openclaw_setup)
 app.add_typer(inspect.app, name="inspect")
 app.add_typer(policies.app, name="policies")
 app.add_typer(keys.app, name="keys")

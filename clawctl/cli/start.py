@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from clawctl.cli.up import run_stages
 from clawctl.config import Recipe
 from clawctl.config.model import ModelConfig
 from clawctl.errors import ClawError
+from clawctl.printing import busy
 from clawctl.run.directory import RunDir
 
 _PAGE_PORT = 30080
@@ -54,7 +54,7 @@ def start(
         return typer.echo(f"\nclawctl doctor --recipe {write}\nclawctl up {write} --run runs/{write.stem}")
     if agent is None and asks and not goes_on:
         agent = _chosen("Which agent will use it?", [(name, "") for name in _AGENTS])
-    with _busy("starting …"):
+    with busy("starting …"):
         import clawctl.serve.gateway  # noqa: F401 (what takes seconds)
         from clawctl.launch.beginning import free_port
         from clawctl.launch.connecting import greeting
@@ -82,14 +82,14 @@ def _goes_on(run: RunDir, chosen: str | None) -> bool:
 
 def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None, card: str | None, asks: bool) -> None:
     """Write the recipe for the chosen model, which is downloaded if the run `starts` now."""
-    with _busy("looking at this machine …"):
+    with busy("looking at this machine …"):
         from clawctl.launch.beginning import download, fitting_models, free_port, recipe_for, this_box, write_recipe
 
         box = this_box(card)
         models = fitting_models(box) if model is None else []
     if model is None:
         model = _chosen("Which model? These fit; any other name or a folder is tried.", models) if asks else models[0][0]
-    with _busy(f"planning memory for {model} …"):
+    with busy(f"planning memory for {model} …"):
         if starts:
             from clawctl.serve.gateway import check_model
 
@@ -108,11 +108,3 @@ def _chosen(question: str, options: list[tuple[str, str]]) -> str:
         typer.echo(f"  {number}  {name:<32}{note}".rstrip())
     answer = str(typer.prompt("number or name", default="1")).strip()
     return options[int(answer) - 1][0] if answer.isdigit() and 0 < int(answer) <= len(options) else answer
-
-
-def _busy(what: str) -> AbstractContextManager[object]:
-    """Shows `what` and a moving mark on a terminal."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    return console.status(what) if console.is_terminal else nullcontext()

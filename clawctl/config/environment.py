@@ -57,6 +57,12 @@ def openclaw_config() -> Path:
     return Path(os.environ.get("OPENCLAW_HOME") or Path.home()) / ".openclaw" / "openclaw.json"
 
 
+def client_folder(variable: str | None) -> Path | None:
+    """Return the folder that a client's own variable names for its configuration, or None."""
+    named = os.environ.get(variable) if variable else None
+    return Path(named) if named else None
+
+
 def place_among_ranks() -> tuple[int, int, int]:
     """Return rank, number of ranks, and rank on this machine, as set by torchrun (or by Slurm through it). Without them: (0, 1,
     0).

@@ -2,17 +2,16 @@
 
 import asyncio
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
 import orjson
-from rich.console import Console
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed
-from clawctl.printing import plain
+from clawctl.printing import busy, plain
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import own_endpoint
 from clawctl.run.policies import readable_live
@@ -127,11 +126,12 @@ class _Printer:
     """Prints the text of a streamed answer as it arrives. Until then, a terminal shows that it is awaited."""
 
     def __init__(self, model: str) -> None:
-        console = Console(stderr=True)
-        self._waiting: Any = console.status(f"{model} …") if console.is_terminal else nullcontext()
+        self._waiting = busy(f"{model} …")
         self._waiting.__enter__()
         self._is_waiting, self._rest = True, b""
-        self.text, self.completion, self.problem = "", None, None
+        self.text = ""
+        self.completion: str | None = None
+        self.problem: str | None = None
         self.is_over = asyncio.Event()
 
     def feed(self, data: bytes) -> None:

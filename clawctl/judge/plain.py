@@ -19,7 +19,7 @@ _OPENING = re.compile(r"\s*(?:<[^/<>\s!][^<>]{0,80}>|\[[A-Za-z][\w |]{0,30}\]|\{
 _CLOSING = re.compile(r"\s*(?:<\s?/|<[^<>]{0,40}\bend\b[^<>]{0,10}>|\[/|\{\{?[/%]\s*\w)")
 _RULE = re.compile(r"\s*(?=([-=*#_~+.]{2,}))\1.*[-=*#_~+.]{2,}\s*$")  # --- title ---
 _ANNOUNCES = re.compile(r"[:\uff1a]\s*$")
-_WHOLE_SENTENCES = re.compile(r"(?:.*(?:[.!?](?=\s)|[\u3002\uff01\uff1f]))?")
+_WHOLE_SENTENCES = re.compile(r".*(?:[.!?](?=\s)|[\u3002\uff01\uff1f])")
 _MAIL_HEAD = re.compile(r"\s*[^\W\d_][\w-]{1,20}:\s*\S")  # From: anna
 _SHAPED = re.compile(r"(?:\t| {4}|\s*(?:[<\[{|#/\\=~>@%$&;+\u2022\u25cf]|\*(?!\w|\*\w)|[-\u2013\u2014](?!\w)|\d+[.)](?=\s)))")
 _SETTING = re.compile(r"""\s*["']?(?:[\w.$-]+["']?\s?(?:[:=])|[\w.$-]+[ ][\w.$-]+["']?\s?[:=](?!(?:\s*\S+){4}))(?=\s*\S)""")
@@ -48,8 +48,8 @@ def own_sentences(text: str) -> str:
     end = next(
         (at for at, line in enumerate(lines) if _begins_paste(line, lines[at + 1] if at + 1 < len(lines) else "")), len(lines)
     )
-    before = _WHOLE_SENTENCES.match(lines[end])[0] if end < len(lines) else ""  # "Shorter, please. Summarise this:"
-    return "\n".join(line for line in _ordinary_lines([*lines[:end], before]) if line.strip())
+    before = _WHOLE_SENTENCES.findall("".join(lines[end : end + 1]))  # "Shorter, please. Summarise this:"
+    return "\n".join(line for line in _ordinary_lines([*lines[:end], *before]) if line.strip())
 
 
 def _begins_paste(line: str, following: str) -> bool:

@@ -22,6 +22,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.groups import Groups
 from clawctl.run.handles import turn_of
 from clawctl.run.lines import Lines, LineWriter, Rewritten
+from clawctl.run.notes import LONGEST
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, check_fields, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, Verdict, from_json, newer
 
@@ -33,11 +34,12 @@ _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 
 
 def read_rating(body: Any, key: str, now: float) -> Feedback:
-    """Parse the body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null}.
+    """Parse the body of `POST /v1/feedback`: {"turn_id" or "completion_id": …, "rating": -1..1, "comment": … or null,
+    "remember": whether the comment becomes a note}.
 
     `key` is the name of the API key of the request, which may rate only its own turns. Raises BadFeedback.
     """
-    check_fields(body, ("turn_id", "completion_id", "rating", "comment"))
+    check_fields(body, ("turn_id", "completion_id", "rating", "comment", "remember"))
     named = [name for name in ("turn_id", "completion_id") if body.get(name) is not None]
     if len(named) != 1:
         raise BadFeedback("set 'turn_id' or 'completion_id' (the id of the response)", "turn_id")
@@ -46,6 +48,10 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
         raise BadFeedback("'rating' must be a number from -1 (bad) to 1 (good)", "rating")
     if comment is not None and not (isinstance(comment, str) and len(comment) <= LONGEST_COMMENT):
         raise BadFeedback(f"'comment' must be a string of at most {LONGEST_COMMENT} characters", "comment")
+    if body.get("remember") not in (None, True, False):
+        raise BadFeedback("'remember' must be true or false", "remember")
+    if body.get("remember") and not 0 < len((comment or "").strip()) <= LONGEST:
+        raise BadFeedback(f"'remember' needs a comment of at most {LONGEST} characters, which becomes a note", "comment")
     turn_id = _plain(body[named[0]], named[0])
     if named == ["completion_id"]:
         turn_id = turn_of(turn_id) or ""

@@ -21,12 +21,13 @@ import orjson
 
 from clawctl.config import Recipe
 from clawctl.engines.requests import Refusal
-from clawctl.errors import Damaged
+from clawctl.errors import ClawError, Damaged
 from clawctl.privacy.consent import may_capture
 from clawctl.privacy.redaction import Redactor, redactor_of
 from clawctl.run.directory import RunDir, published
 from clawctl.run.feedback import FeedbackFile, parse_feedback, rating_in_header, read_rating
 from clawctl.run.lines import Lines, Rewritten
+from clawctl.run.notes import BadNote, add_note
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, read_outcome, scoped_id
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import UnreadableShard, read_columns
@@ -60,6 +61,7 @@ class Rating:
     stored and lost ratings."""
 
     def __init__(self, run: RunDir | None, recipe: Recipe, counts: Counter[tuple[str, ...]]) -> None:
+        self._run = run
         self._file = None if run is None else FeedbackFile(run.feedback)
         self._folder = None if run is None else run.feedback
         self._earlier: dict[bytes, tuple[str, bytes]] | None = None  # outcomes of earlier processes; None: not read yet
@@ -85,7 +87,19 @@ class Rating:
             if feedback.comment:
                 feedback = replace(feedback, comment=await asyncio.to_thread(self._redactor.text, feedback.comment))
             await self._append(feedback)
-        return {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
+        answer = {"object": "feedback", "id": feedback.feedback_id, "turn_id": feedback.turn_id, "rating": feedback.rating}
+        return {**answer, "note": await asyncio.to_thread(self._remember, feedback)} if body.get("remember") else answer
+
+    def _remember(self, feedback: Feedback) -> str:
+        """Make the comment of a stored rating a note. Returns its id. Raises Refusal; the rating may then be sent again."""
+        assert self._run is not None
+        assert feedback.comment
+        try:
+            added = add_note(self._run, feedback.key, feedback.comment, said=feedback.comment, turns=(feedback.turn_id,))
+        except (BadNote, ClawError, OSError) as error:
+            status = 503 if isinstance(error, OSError) else 409
+            raise Refusal(status, f"the rating is stored, but its comment is no note: {error}", "comment") from error
+        return added.note.id
 
     async def store_outcome(self, body: Any, key: str) -> dict[str, Any]:
         """Store the outcome of one session of `key`. A session has one outcome: an identical one is confirmed again, a different

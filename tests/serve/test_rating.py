@@ -18,6 +18,7 @@ from clawctl.engines.requests import Refusal
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.feedback import Ratings
 from clawctl.run.keys import add_key
+from clawctl.run.notes import read_notes, remove_note
 from clawctl.run.rows import Exchange
 from clawctl.serve.rating import Rating, RatingLimiter
 from tests.waiting import until
@@ -75,6 +76,9 @@ def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_pat
         ({"turn_id": "x", "completion_id": "y", "rating": 1}, "turn_id"),
         ({"completion_id": "chatcmpl-other", "rating": 1}, "completion_id"),
         ({"turn_id": "x", "rating": 1, "comment": "c" * 10_001}, "comment"),
+        ({"turn_id": "x", "rating": 1, "comment": "c" * 2001, "remember": True}, "comment"),
+        ({"turn_id": "x", "rating": 1, "remember": True}, "comment"),
+        ({"turn_id": "x", "rating": 1, "comment": "Be brief.", "remember": "yes"}, "remember"),
         ({"turn_id": "x", "rating": 1, "stars": 5}, "stars"),
     ],
 )
@@ -86,7 +90,7 @@ def test_an_invalid_rating_is_refused_and_its_field_is_named(server: Server, bod
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        ("/v1/feedback", "turn_id, completion_id, rating, comment (did you mean turn_id or completion_id?)"),
+        ("/v1/feedback", "turn_id, completion_id, rating, comment, remember (did you mean turn_id or completion_id?)"),
         ("/v1/outcome", "session_id, reward, status, ending, parts, steps (did you mean session_id?)"),
         ("/v1/score", "model, ids, first"),
         ("/engine/unload", "version"),
@@ -97,6 +101,20 @@ def test_an_unknown_field_is_refused_with_the_fields_that_there_are(server: Serv
     answer = httpx.post(url, json={"id": "x"}, headers=headers, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].endswith(f"the fields are {fields}")
+
+
+def test_a_comment_to_remember_is_a_note_of_the_key(server: Server) -> None:
+    about = {"rating": -1, "comment": f"Call me Sam, not {SECRET}."}
+    chat = server.say("hello").id
+    assert "note" not in rate(server, completion_id=chat, **about).json()
+    assert read_notes(server.run, "default") == []
+    for _ in range(2):  # a repeated request adds no second note
+        told = rate(server, completion_id=chat, remember=True, **about).json()
+    (note,) = read_notes(server.run, "default")
+    assert (note.id, note.turns, note.state) == (told["note"], (told["turn_id"],), "new")
+    assert note.text.startswith("Call me Sam, not ")
+    assert SECRET not in f"{note.text}{note.said}"
+    remove_note(server.run, "default", note.id)
 
 
 def test_rating_requires_a_key(server: Server) -> None:

@@ -14,7 +14,7 @@ import yaml
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.launch.connecting import Connection, Options, clients, configure, connect, filled, merged, read_config
+from clawctl.launch.connecting import Connection, ConnectOptions, clients, configure, connect, filled, merged, read_config
 from clawctl.launch.openclaw import fragment, plugin_folder
 from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import announce
@@ -66,7 +66,7 @@ def program(path: Path, text: str) -> str:
 
 
 def set_up(run: RunDir, command: str, way: Any = None, write: bool = True) -> Connection:
-    return connect(run, Recipe(), "openclaw", Options(program=command, way=way, write=write))[0]
+    return connect(run, Recipe(), "openclaw", ConnectOptions(program=command, way=way, write=write))[0]
 
 
 def written(run: RunDir) -> dict[str, Any]:
@@ -84,10 +84,13 @@ def test_missing_parts_are_reported_and_nothing_is_written(run: RunDir, tmp_path
         set_up(run, openclaw(tmp_path, "2026.3.2"), "plugin")
     with pytest.raises(ClawError, match=r"Codex 0\.42\.0 is too old: it needs 0\.169"):
         connect(
-            run, Recipe(), "codex", Options(program=program(tmp_path / "codex", "#!/bin/sh\necho codex-cli 0.42.0\n"), write=True)
+            run,
+            Recipe(),
+            "codex",
+            ConnectOptions(program=program(tmp_path / "codex", "#!/bin/sh\necho codex-cli 0.42.0\n"), write=True),
         )
     with pytest.raises(ClawError, match="there is no client emacs") as caught:
-        connect(run, Recipe(), "emacs", Options())
+        connect(run, Recipe(), "emacs", ConnectOptions())
     assert "claude-code" in caught.value.fix
     (run.root / "serve.json").unlink()
     with pytest.raises(ClawError, match="no server has registered"):
@@ -97,7 +100,7 @@ def test_missing_parts_are_reported_and_nothing_is_written(run: RunDir, tmp_path
 
 
 def test_what_is_printed_changes_nothing(run: RunDir, tmp_path: Path) -> None:
-    done, text = connect(run, Recipe(), "openclaw", Options(program=openclaw(tmp_path)))
+    done, text = connect(run, Recipe(), "openclaw", ConnectOptions(program=openclaw(tmp_path)))
     assert (done.version, done.notes[-1], done.backup) == ("2026.9.6", "way: plugin", None)
     assert done.written["plugins"]["load"]["paths"] == [str(plugin_folder())]
     assert "claw-own-key-of-this-run-and-no-other" in text

@@ -43,6 +43,6 @@ def connect(
     """
     opened = open_run(run, create=False)
     resolved = load_recipe(recipe_file(opened.root, recipe))
-    from clawctl.launch.connecting import Options, show_connection
+    from clawctl.launch.connecting import ConnectOptions, show_connection
 
-    show_connection(opened, resolved, client, Options(program, way, key, write, attempt), as_json)
+    show_connection(opened, resolved, client, ConnectOptions(program, way, key, write, attempt), as_json)

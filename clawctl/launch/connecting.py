@@ -33,11 +33,11 @@ UNKNOWN_CONTEXT = 32768  # tokens, if the server does not answer
 _TABLE = Path(__file__).with_name("clients.yaml")
 _VERSION_S, _TRY_S, _LOOK_S = 120.0, 300.0, 0.5
 _KEY = re.compile(r"claw-[A-Za-z0-9_-]{20,}")
-Client = dict[str, Any]  # an entry of the table
+ClientEntry = dict[str, Any]  # an entry of the table
 
 
 @cache
-def clients() -> dict[str, Client]:
+def clients() -> dict[str, ClientEntry]:
     return dict(yaml.safe_load(_TABLE.read_text()))
 
 
@@ -86,7 +86,7 @@ def greeting(run: RunDir, agent: str | None, link: str | None, shown_run: str) -
 # ---- what a client needs ---------------------------------------------------------------------------------------------------
 
 
-def by_hand(client: Client) -> str:
+def by_hand(client: ClientEntry) -> str:
     """What a person pastes where."""
     if "own" in client:
         text = f"# ~/{client['file']}\n{client['own']}"
@@ -107,7 +107,7 @@ def _written(config: Any, name: str) -> str:
     return str(yaml.safe_dump(config, sort_keys=False))
 
 
-def version_of(client: Client, program: str) -> str:
+def version_of(client: ClientEntry, program: str) -> str:
     """The version of the installed client, such as "2026.9.6". Raises ClawError if it is missing or does not start."""
     cure = f"install it (`{client['install']}`), or name its command with --program"
     if shutil.which(program) is None:
@@ -131,7 +131,7 @@ def numbers(version: str) -> tuple[int, ...]:
 # ---- the configuration -----------------------------------------------------------------------------------------------------
 
 
-def file_of(client: Client, home: Path | None = None) -> Path:
+def file_of(client: ClientEntry, home: Path | None = None) -> Path:
     """The client's configuration: below `home`, or where the client expects it."""
     file = Path(client["file"])
     if home is None and "made_by" in client:
@@ -175,7 +175,7 @@ def _identity(entry: Any) -> Any:
     return entry.get("id", entry.get("name")) if isinstance(entry, dict) else None
 
 
-def configure(client: Client, program: str, home: Path | None = None) -> Path | None:
+def configure(client: ClientEntry, program: str, home: Path | None = None) -> Path | None:
     """Write the configuration of a filled-in `client`. Returns the copy of the old file, which stays if this raises ClawError."""
     if "variables" in client:
         raise ClawError(
@@ -209,7 +209,7 @@ def configure(client: Client, program: str, home: Path | None = None) -> Path | 
     return backup
 
 
-def _set_up(client: Client, program: str, home: Path | None) -> None:
+def _set_up(client: ClientEntry, program: str, home: Path | None) -> None:
     done = subprocess.run(
         [program, *client["setup"]],
         capture_output=True,
@@ -222,7 +222,7 @@ def _set_up(client: Client, program: str, home: Path | None) -> None:
         raise ClawError(f"{client['title']} refuses its configuration: {_end_of(done.stderr + done.stdout)}", "update it", 1)
 
 
-def _refusal(client: Client, program: str) -> str | None:
+def _refusal(client: ClientEntry, program: str) -> str | None:
     """What the client says against its configuration, or None, also if it cannot check one."""
     done = subprocess.run([program, *client["check"]], capture_output=True, text=True, timeout=_VERSION_S, check=False)
     output = done.stderr + done.stdout
@@ -234,7 +234,7 @@ def _end_of(output: str) -> str:
     return plain(" ".join(output.split()))[-400:] or "it prints nothing"
 
 
-def _surroundings(client: Client, home: Path | None) -> dict[str, str]:
+def _surroundings(client: ClientEntry, home: Path | None) -> dict[str, str]:
     """The environment of the client, without variables that would configure it otherwise; with the folder `home`."""
     variables = dict(client.get("variables", {}))
     if home is None:
@@ -263,7 +263,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ConnectOptions:
     program: str | None = None
     way: str | None = None  # OpenClaw's
     key: str | None = None  # the name of the key that is created
@@ -271,7 +271,7 @@ class Options:
     attempt: bool = False
 
 
-def connect(run: RunDir, recipe: Recipe, name: str, options: Options) -> tuple[Connection, str]:
+def connect(run: RunDir, recipe: Recipe, name: str, options: ConnectOptions) -> tuple[Connection, str]:
     """Point a client at `run`. Returns what was done, and the text to paste by hand. Raises ClawError."""
     if name not in clients():
         raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: docs/clients.md", 2)
@@ -306,7 +306,13 @@ def connect(run: RunDir, recipe: Recipe, name: str, options: Options) -> tuple[C
 
 
 def _write(
-    run: RunDir, endpoint: Endpoint, template: Client, values: dict[str, str], program: str, key_name: str, notes: list[str]
+    run: RunDir,
+    endpoint: Endpoint,
+    template: ClientEntry,
+    values: dict[str, str],
+    program: str,
+    key_name: str,
+    notes: list[str],
 ) -> Path | None:
     """Write the configuration with a key of its own. A key that an earlier one holds is kept."""
     ring, known = KeyRing(run, endpoint.api_key), None
@@ -326,7 +332,7 @@ def _write(
     return backup
 
 
-def _try(run: RunDir, endpoint: Endpoint, client: Client, program: str, is_written: bool) -> str:
+def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_written: bool) -> str:
     """Send one request through the client. Raises ClawError if none arrives. If nothing `is_written`, it gets a home of its own."""
     marker = f"clawctl-{uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -340,7 +346,7 @@ def _try(run: RunDir, endpoint: Endpoint, client: Client, program: str, is_writt
         file = str(file_of(client, home)) if "file" in client else ""
         words = filled(client["try"], {"words": f"{marker}: answer with one word.", "file": file})
         before, began = _requests(endpoint), time.monotonic()
-        with (Path(folder) / "output").open("w+") as output:
+        with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
                 [program, *words], cwd=work, env=_surroundings(client, home), start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -376,7 +382,7 @@ def _is_captured(run: RunDir, marker: str) -> bool:
     return any(marker.encode() in path.read_bytes() for path in newest)
 
 
-def show_connection(run: RunDir, recipe: Recipe, name: str, options: Options, as_json: bool) -> None:
+def show_connection(run: RunDir, recipe: Recipe, name: str, options: ConnectOptions, as_json: bool) -> None:
     """Connect the client, and print what was done. Raises ClawError."""
     with busy(f"asking {name} …"):
         done, text = connect(run, recipe, name, options)

@@ -1,6 +1,7 @@
 """A wrong command gives one problem, one cure and an exit code, and changes nothing."""
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -193,3 +194,25 @@ def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
     (run.train / "steps.jsonl").write_text('{"step": 1, "reward_mean": 0.5}\n')
     done = clawctl("inspect", "report", "--run", str(run.root), "--out", "/sys/kernel")
     assert_problem(done, 1, "you do not have permission", "run as the owner")
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_path: Path) -> None:
+    source, library, lines = (tmp_path / name for name in ("flock.c", "flock.so", "talk.jsonl"))
+    source.write_text("#include <errno.h>\nint flock(int file, int operation) { errno = ENOLCK; return -1; }\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    talk = {
+        "messages": [
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "hello"},
+            {"role": "user", "content": "ty"},
+        ]
+    }
+    lines.write_bytes(orjson.dumps(talk))
+    run = str(open_run(tmp_path / "run").root)
+    assert clawctl("import", str(lines), "--run", run).returncode == 0
+    environment = {**os.environ, "LD_PRELOAD": str(library), "CLAWCTL_API_KEY": "key"}
+    for words in (("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes")):
+        command = [*CLAWCTL, *words, "--run", run]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")

@@ -19,7 +19,7 @@ from clawctl.judge.panel import Panel, gather_all
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, claimed, is_published, published, quarantine, remove
-from clawctl.run.disk import retry_while_full
+from clawctl.run.disk import is_temporary, retry_while_full
 from clawctl.run.endpoint import check_unserved_versions
 from clawctl.run.fitness import Fitness
 from clawctl.run.reward import signs
@@ -146,7 +146,10 @@ class _Worker:
         try:
             acquired = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
             acquired = acquired and not is_published(self._verdicts(path.stem))
-        except OSError as error:  # a full disk has no room for the lock; the next listing tries again
+        except OSError as error:
+            if not is_temporary(error):
+                raise
+            # A full disk has no room for the lock; the next listing tries again
             log.error("cannot process %s: %s", path.name, error)
             return None
         if not acquired or not path.exists():

@@ -194,16 +194,17 @@ def _text_digest(text: str) -> bytes:
 
 
 def lines_of(message: Message) -> "array[int]":
-    """Return a hash for each non-empty line of a message, for comparison in this process. A hash is odd if the line begins with a
-    tag.
+    """Return a hash for each of `line_texts`, for comparison in this process. A hash is odd if the line begins with a tag."""
+    return array("q", map(line_hash, line_texts(message)))
 
-    Each part begins a new line. Empty for a message of more than MAX_LINES lines.
-    """
+
+def line_texts(message: Message) -> list[str]:
+    """Return the non-empty lines of a message. Each part begins a new line. Empty for a message of more than MAX_LINES lines."""
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     text = "\n".join(text_of([part]) if isinstance(part, dict) else text_of(part) for part in parts)
     lines = [line.strip() for line in text.split("\n", MAX_LINES + 1)]
-    return array("q", (line_hash(line) for line in lines if line) if len(lines) <= MAX_LINES else ())
+    return [line for line in lines if line] if len(lines) <= MAX_LINES else []
 
 
 def line_hash(line: str) -> int:

@@ -34,6 +34,7 @@ from clawctl.collect.canonical import (
     extend_path,
     handles,
     line_hash,
+    line_texts,
     lines_of,
     message_digest,
     read_conversation,
@@ -41,6 +42,7 @@ from clawctl.collect.canonical import (
 )
 from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, SessionTree
 from clawctl.collect.plain_completions import CompletionIndex
+from clawctl.collect.side_rules import without_time
 from clawctl.run.rows import Exchange, Message
 
 MAX_DROPPED = 2  # user messages of the parent that may be missing in the child
@@ -97,8 +99,11 @@ class ParentIndex:
         return frozenset(line for turn in turns if turn.lines for line in turn.lines[1])
 
     def is_before(self, nodes: list[Node]) -> Callable[[str], bool]:
-        """Return a function that returns whether a line is one of `lines_before` of these turns."""
-        return lambda line: any(line_hash(line) in self.lines_before(node) for node in nodes)
+        """Return a function that returns whether a line is one of `lines_before` of these turns, with another time or not."""
+        return lambda line: any(
+            line_hash(line) in self.lines_before(node) or without_time(line) in map(without_time, _sent_lines(node))
+            for node in nodes
+        )
 
     def find_repeats(self, user: str, hint: str | None, path: bytes) -> list[Node]:
         """Return turns whose request has the same messages. If they have the same parent, they are retries or regenerations of each
@@ -229,7 +234,7 @@ class ParentIndex:
         ends = {node: _common_end(node, conversation, messages, index) for node in same_answer}
         longest = max(ends.values(), default=0)
         if not longest or not _is_same_end(conversation, messages, longest, index):
-            renewed = [node for node in same_answer if _has_renewed_results(node, conversation, index)]
+            renewed = [node for node in same_answer if _has_renewed_results(node, conversation, messages, index)]
             return renewed if len(renewed) == 1 and _length(conversation, messages, 0, index) >= SHORTEST_END else []
         front = [conversation.digests[i] for i in range(index - longest) if conversation.roles[i] == "a"][-MAX_COMPARED:]
         return [
@@ -332,17 +337,33 @@ def _lacks_reminder(node: Node, conversation: CanonicalRequest, messages: list[M
     # A client that adds text to its newest message adds it to the next one as well, unless only results of a call follow.
     is_much = length >= SHORTEST_END // 2 or len(lost) >= LONG_REMINDER
     has_results = conversation.roles[index + 1 : index + 2] == "t"
-    if lost and is_much and (has_results or _is_in_last_user_message(lost, conversation, messages, index)):
+    if lost and is_much and (has_results or _is_in_last_user_message(lost, node, conversation, messages, index)):
         return True
     if any(line % 2 for line in lost):
         return long and tagged  # text before or after a tag belongs to the user
     return long and (len(lost) >= LONG_REMINDER or "a" in node.roles)
 
 
-def _is_in_last_user_message(lines: Collection[int], conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
-    """Whether the last user message after `index` has all these lines."""
+def _is_in_last_user_message(
+    lost: Collection[int], node: Node, conversation: CanonicalRequest, messages: list[Message], index: int
+) -> bool:
+    """Whether the last user message after `index` has all these lines of the node's last user message, with another time or not."""
     last = conversation.roles.rfind("u")
-    return last > index and set(lines) <= set(lines_of(messages[conversation.positions[last]]))
+    if last <= index:
+        return False
+    shown = line_texts(messages[conversation.positions[last]])
+    if set(lost) <= set(map(line_hash, shown)):
+        return True
+    sent = [line for line in _sent_lines(node) if line_hash(line) in lost]
+    return bool(sent) and set(map(without_time, sent)) <= set(map(without_time, shown))
+
+
+def _sent_lines(node: Node) -> list[str]:
+    """Return the lines of the last user message of an open turn."""
+    if node.exchange is None or node.lines is None:
+        return []
+    messages = node.exchange.messages
+    return line_texts(messages[read_conversation(messages).positions[node.lines[0]]])
 
 
 def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, index: int) -> bool:
@@ -358,12 +379,20 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
     return sum(answers) >= SHORTEST_END // 2 and sum(answers + user_lengths) >= SHORTEST_END
 
 
-def _has_renewed_results(node: Node, conversation: CanonicalRequest, index: int) -> bool:
-    """Whether the messages before `index` are the node's request with other system messages as results, such as shortened ones."""
-    if "s" not in node.roles or node.roles != conversation.roles[:index]:
+def _has_renewed_results(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
+    """Whether the messages before `index` are the node's request with other calls or results of tools, such as shortened ones.
+
+    Its last user message may have lost lines.
+    """
+    if node.roles != conversation.roles[:index]:
         return False
-    pairs = zip(node.digests, conversation.digests, node.roles, strict=False)
-    return all(node_digest == digest or role == "s" for node_digest, digest, role in pairs)
+    changed = [i for i in range(index) if node.digests[i] != conversation.digests[i] and node.roles[i] not in "st"]
+    words = [i for i in changed if node.roles[i : i + 2] != "at"]
+    return not words or (
+        node.lines is not None
+        and words == [node.lines[0]]
+        and _has_lost_lines(node.lines[1], messages[conversation.positions[words[0]]])
+    )
 
 
 def _may_be_renewed(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int, node_index: int) -> bool:

@@ -1,9 +1,11 @@
 """Variants of recorded conversations, with the tree that they keep: what another client, or tomorrow's, could send instead.
 
 A variant changes all requests of a recording in one way that a client could: it adds text to its newest user message and drops it
-later, issues ids of its own, offers no tools, names no session, or merges adjacent user messages.
+later, issues ids of its own, offers no tools, names no session, merges adjacent user messages, changes the arguments of calls, or
+clears earlier results.
 """
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -19,6 +21,7 @@ ADDED = (
     "Reply in English.",
     "<reminder>\nThe task list is empty.\n</reminder>",
     "<context>\nToday is Friday.\nThe folder is /srv/app.\n</context>",
+    "Time: 2026-11-26 10:{number:02}",
     "Remember: answer briefly, and ask before you change a file.",
 )
 
@@ -44,7 +47,8 @@ def added_text(exchanges: Recorded, draw: random.Random) -> Recorded:
             return exchange
         content = exchange.messages[place]["content"]
         messages = [dict(message) for message in exchange.messages]
-        messages[place]["content"] = f"{text}\n\n{content}" if first else f"{content}\n\n{text}"
+        added = text.format(number=len(messages))
+        messages[place]["content"] = f"{added}\n\n{content}" if first else f"{content}\n\n{added}"
         return replace(exchange, messages=messages)
 
     return {name: changed(exchange) for name, exchange in exchanges.items()}
@@ -67,6 +71,37 @@ def foreign_ids(exchanges: Recorded, draw: random.Random) -> Recorded:
         return message
 
     return {name: replace(e, messages=[renamed(message) for message in e.messages]) for name, e in exchanges.items()}
+
+
+def changed_arguments(exchanges: Recorded, draw: random.Random) -> Recorded:
+    """The client adds a default to the arguments of tool calls that it sends back."""
+
+    def changed(message: Message) -> Message:
+        calls = message.get("tool_calls") or []
+        parsed = [{**call, "function": {**call["function"], "arguments": _with_default(call["function"])}} for call in calls]
+        return {**message, "tool_calls": parsed} if calls else message
+
+    return {name: replace(e, messages=[changed(message) for message in e.messages]) for name, e in exchanges.items()}
+
+
+def _with_default(function: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps({**json.loads(function["arguments"]), "timeout": 30})
+    except (ValueError, TypeError):
+        return str(function["arguments"])
+
+
+def cleared_results(exchanges: Recorded, draw: random.Random) -> Recorded:
+    """Tool results in front of the last answer are cleared."""
+
+    def cleared(messages: list[Message]) -> list[Message]:
+        last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+        return [
+            {**message, "content": "[cleared]"} if message["role"] == "tool" and place < last else message
+            for place, message in enumerate(messages)
+        ]
+
+    return {name: replace(exchange, messages=cleared(exchange.messages)) for name, exchange in exchanges.items()}
 
 
 def no_tools(exchanges: Recorded, draw: random.Random) -> Recorded:
@@ -92,6 +127,7 @@ def merged_messages(exchanges: Recorded, draw: random.Random) -> Recorded:
 
 CHANGES: dict[str, Callable[[Recorded, random.Random], Recorded]] = {
     "added text": added_text, "foreign ids": foreign_ids, "no tools": no_tools, "merged messages": merged_messages,
+    "changed arguments": changed_arguments, "cleared results": cleared_results,
 }  # fmt: skip
 
 

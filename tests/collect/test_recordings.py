@@ -54,13 +54,16 @@ def test_variants_of_recordings_keep_the_parents_and_next_states() -> None:
     assert links == 0, found
 
 
-@pytest.mark.parametrize("text", ["Reply in English.", "<reminder>\nThe list is empty.\n</reminder>"])
+@pytest.mark.parametrize(
+    "text", ["Reply in English.", "<reminder>\nThe list is empty.\n</reminder>", "Time: 2026-11-26 10:{minute}"]
+)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_text_in_the_newest_message_that_a_client_drops_does_not_cost_the_first_turn_its_next_state(
     text: str, is_first: bool
 ) -> None:
     def sent(words: str) -> str:
-        return f"{text}\n\n{words}" if is_first else f"{words}\n\n{text}"
+        added = text.format(minute=10 + len(words))
+        return f"{added}\n\n{words}" if is_first else f"{words}\n\n{added}"
 
     user, assistant = ({"role": role, "content": ""} for role in ("user", "assistant"))
     question, answer = "Hello, what is 2 + 2?", {**assistant, "content": "It is four."}

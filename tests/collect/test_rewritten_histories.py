@@ -158,6 +158,19 @@ def test_a_client_that_changes_ids_arguments_and_its_newest_message_at_once_is_o
     assert stitch(first, third)[third.exchange_id].parent_turn_id is None
 
 
+def test_a_client_that_clears_earlier_results_and_gives_calls_other_ids_and_arguments_is_one_conversation() -> None:
+    question, said = "Please list the files of my project.", "There are two files in the project."
+    call = answer(None, ("toolu_a", "look", '{"path": "/app"}'))
+    first = asked([user(question), call, tool("toolu_a", "a.py\nb.py")], answer(said))
+    shown = [answer(None, ("toolu_b", "look", '{"path": "."}')), tool("toolu_b", "[cleared]"), answer(said), user("thanks")]
+    second = asked([user(question), *shown], answer("welcome"))
+    assert stitch(first, second)[second.exchange_id].parent_turn_id == first.exchange_id
+    other = asked([user("Please list the files of my other project."), *shown], answer("welcome"))
+    assert stitch(first, other)[other.exchange_id].parent_turn_id is None
+    twin = asked(first.messages, answer(said))
+    assert stitch(first, twin, second)[second.exchange_id].parent_turn_id is None
+
+
 def test_two_runs_of_one_cron_prompt_stay_apart() -> None:
     runs = []
     for _ in range(2):

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -147,7 +148,7 @@ def codex(stage: Stage) -> None:
         stage.talk(at, "#rose-4 Still there? [[say:yes]]", "#rose-5 Bye [[say:bye]]")
 
 
-def copilot(stage: Stage) -> None:
+def copilot(stage: Stage, wire: str = "completions") -> None:
     place = stage.place
     command = place.module("@github/copilot-linux-x64") / "copilot"
     settings = {
@@ -155,6 +156,7 @@ def copilot(stage: Stage) -> None:
         "COPILOT_PROVIDER_API_KEY": place.key,
         "COPILOT_MODEL": "demo",
         "COPILOT_OFFLINE": "true",
+        "COPILOT_PROVIDER_WIRE_API": wire,
     }
     free = ("--allow-all", "--disable-builtin-mcps")
     place.run(command, *free, "-p", _echo("bash", "rose-1", description="x", mode="sync"), **settings)
@@ -290,6 +292,8 @@ CLIENTS = (
            (SUGGESTION, "managed memory extraction subagent"), modules=("@qwen-code/qwen-code@0.24.4",)),
     Driven("copilot", "1.0.102", "node_modules/@github/copilot-linux-x64", copilot, {"rose": (2, 1, 1), "lily": (2, 1)},
            settings="`serve.sampling`", modules=("@github/copilot@1.0.102",)),
+    Driven("copilot-responses", "1.0.102", "node_modules/@github/copilot-linux-x64", partial(copilot, wire="responses"),
+           {"rose": (2, 1, 1), "lily": (2, 1)}, settings="`serve.sampling`", modules=("@github/copilot@1.0.102",)),
     Driven("opencode", "1.18.33", "node_modules/opencode-linux-x64", opencode, {"rose": (2, 1, 1), "lily": (1, 1)},
            ("You are a title generator.",), modules=("opencode-ai@1.18.33",)),
     Driven("cline", "3.0.65", "node_modules/@cline/cli-linux-x64", cline, {"rose": (2, 1, 1)}, modules=("cline@3.0.65",)),

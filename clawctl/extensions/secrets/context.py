@@ -113,7 +113,8 @@ class _Names:
     """The names found in a piece. Each word is examined once, and only if opaque text is near it."""
 
     def __init__(self, piece: Text) -> None:
-        self._piece, self._known = piece, dict[int, Named | None]()
+        self._piece = piece
+        self._known: dict[int, Named | None] = {}
 
     def at(self, at: int) -> Named | None:
         if at not in self._known:

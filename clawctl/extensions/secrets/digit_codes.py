@@ -89,7 +89,8 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
 
 def _is_spoken(piece: Text, start: int, end: int) -> bool:
     """Whether words for digits begin in this part of a text."""
-    uses = [_use_of(match[0]) for match in _RUN.finditer(piece.ascii, start, end + _LONGEST_WORD) if match.start() < end]
+    words = _RUN.findall(piece.ascii, start, end)
+    uses = [] if _DIGIT_WORDS.isdisjoint(words) else [_use_of(word) for word in words]
     if piece.beyond:
         uses += [use for at, use in _words_beyond(piece) if start <= at < end]
     return sum(bool(use & (_SPOKEN | _NUMBER)) for use in uses) > 1 or any(use & _NUMBER for use in uses)
@@ -100,7 +101,7 @@ _SIDES = anchor_words(ANCHORED)
 _NAMES_AT = Anchors(*_SIDES)
 _TO_RUN_END = regex("[a-z]*")
 _RUN = regex("(?<![a-z])[a-z]+")
-_LONGEST_WORD = 40
+_DIGIT_WORDS = frozenset(anchor_words(Meaning.DIGIT | Meaning.TWICE))
 
 
 @tried_at(_NAMES_AT, BEYOND, to_value_end=False)

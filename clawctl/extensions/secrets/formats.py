@@ -200,7 +200,7 @@ _DIGEST = regex(r"(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})")
 # The name of a provider and its value: keys of most providers have no format of their own.
 _OPAQUE = regex(r"(?<![A-Za-z0-9+/_.~-])[A-Za-z0-9][A-Za-z0-9+/_.~-]{14,200}={0,2}")
 _SIGN = regex("[=:,>|]")
-_SET_TO = regex(r"""([A-Za-z][\w.-]{1,48}+)["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
+_SET_TO = regex(r"""(?<![A-Za-z])([A-Za-z][\w.-]{1,48}+)["'`\])]{0,2}[ \t]{0,4}(?::=|=>|->|[=:,>]|\|\|)[ \t"'`=(]{0,5}$""")
 _PART = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 

@@ -92,7 +92,8 @@ def in_key_values(piece: Text) -> Iterator[Span]:
 
 def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
     """Find the values beside a name, in any notation."""
-    if _NO_VALUE.search(text, max(0, named.begin - 90), named.begin) or (
+    before = text[max(0, named.begin - 90) : named.begin]
+    if (before.endswith((" ", "/", ":")) and _NO_VALUE.search(before if before[-1] == ":" else before[-12:])) or (
         text.endswith("${", 0, named.begin) and text.startswith(("?", ":?", "+", ":+"), named.end)
     ):
         return

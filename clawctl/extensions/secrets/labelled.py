@@ -54,16 +54,6 @@ def _is_generated(value: str) -> bool:
     return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
-def _is_derived(value: str) -> bool:
-    """Whether the value is digits, or capitals and digits: `the last 8 of the serial, i.e. GN330T5C`."""
-    bare = value.rstrip(".,;)")
-    return (
-        (bare.isdigit() and len(bare) <= 12)
-        or (mixed(bare) and bare.isalnum() and not bare.islower())
-        or is_stronger_password(bare)
-    )
-
-
 def _is_network_word(value: str) -> bool:
     """Whether the value is words and a number (`aurora-8812`), or looks generated."""
     value = value.rstrip(".,;:)!")
@@ -232,7 +222,8 @@ _NO_CLIENT = regex(
 def in_constructors(piece: Text) -> Iterator[Span]:
     """Find an opaque value as the first argument of a call to a service: `new Client("…")`, `sdk.init('…')`."""
     text = piece.text
-    for at in [at for start, _ in piece.blobs for at in range(max(0, start - _BEFORE_ARGUMENT), start) if text[at] == "("]:
+    windows = [(max(0, start - _BEFORE_ARGUMENT), start) for start, _ in piece.blobs]
+    for at in [first + at for first, start in windows for at in positions_of(text[first:start], "(")]:
         if match := _ARGUMENT.match(text, at):
             before = text[max(0, at - 48) : at]
             if (
@@ -251,7 +242,7 @@ _PARTS = regex(_LITERAL)
 _POLICY = regex(
     r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}"
 )  # content security policy of a page
-_ASSIGNED_TO = regex(r"([A-Za-z_][\w.-]{1,60})[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$")
+_ASSIGNED_TO = regex(r"([A-Za-z_][\w.-]{1,60}+)[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$")
 
 
 _JOINTS = Anchors(*(quote + mark for quote in "\"'" for mark in ("\n", "\r", "\t", " ", "+", ".", "&", "|", "\\", "'", '"', 'b"', 'f"', 'r"', 'u"', "b'", "f'", "r'", "u'")))  # fmt: skip

@@ -82,7 +82,7 @@ def in_prose(piece: Text) -> Iterator[Span]:
     """Find passwords such as `entra con usuario gerente y pon Guitarra6684#`, `that zip opens with Akte50400EX`, `the disk one,
     which is lantern-ginger-674`.
     """
-    access = dict[int, bool]()
+    access: dict[int, bool] = {}
     text = piece.text
     for match in _tokens(text):
         value = match[0].rstrip(_CLOSING)

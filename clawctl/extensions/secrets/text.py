@@ -115,7 +115,10 @@ class Anchors:
         """Return each anchor that occurs in the piece, and its positions."""
         if not piece.present & self.bit:
             return []
-        return [found for found in piece.places.items() if found[0] in self.anchors]
+        places = piece.places
+        if len(places) < len(self.anchors):
+            return [found for found in places.items() if found[0] in self.anchors]
+        return [(anchor, places[anchor]) for anchor in self.anchors if anchor in places]
 
 
 @lru_cache(maxsize=1)

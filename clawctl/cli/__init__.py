@@ -23,6 +23,7 @@ from clawctl.cli import (
     notes,
     play,
     policies,
+    practice,
     privacy,
     recipe,
     serve,
@@ -72,6 +73,7 @@ app.command(name="import")(data.import_turns)
 app.command(name="export")(data.export_turns)
 app.command()(play.play)
 app.command()(judge.judge)
+app.command()(practice.practice)
 app.command()(train.train)
 app.command(name="eval")(evaluation.evaluate)
 app.command()(up.up)

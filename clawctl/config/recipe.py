@@ -15,6 +15,7 @@ from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import ModelConfig
 from clawctl.config.play import PlayConfig
+from clawctl.config.practice import PracticeConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section, key_at
 from clawctl.config.serve import ServeConfig
@@ -37,6 +38,8 @@ class Recipe(Section):
     """Which episodes are played."""
     judge: JudgeConfig = JudgeConfig()
     """How turns are judged."""
+    practice: PracticeConfig = PracticeConfig()
+    """How notes become weights."""
     train: TrainConfig = TrainConfig()
     """How judged turns are trained."""
     eval: EvalConfig = EvalConfig()

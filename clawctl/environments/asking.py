@@ -83,6 +83,16 @@ async def complete(endpoint: Endpoint, messages: list[dict[str, Any]], client: C
     return _message(await _post(endpoint, {"model": endpoint.model, "messages": messages, **endpoint.sampling, **fields}, client))
 
 
+async def completion(endpoint: Endpoint, client: Client, **fields: Any) -> dict[str, Any]:
+    """Request one chat completion. Returns the whole answer, with all that the server adds (`return_token_ids`). Raises Refused."""
+    try:
+        answer: dict[str, Any] = orjson.loads((await _post(endpoint, {**endpoint.sampling, **fields}, client)).body)
+        count_call(answer.get("usage"))
+        return answer
+    except (ValueError, AttributeError) as error:
+        raise Refused(f"not a chat completion: {error!r}") from error
+
+
 def new_client(endpoint: Endpoint) -> Client:
     """A client for several calls to the server of `endpoint`. Use it with `async with`."""
     server = _server_of(endpoint)

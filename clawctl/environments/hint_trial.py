@@ -20,12 +20,13 @@ from clawctl.run.hint_places import PLACES, PUBLISHED, HintPlace, read_hint_plac
 
 log = logging.getLogger("play")
 
-_REQUESTS = (
+EVERYDAY = (
     "What is a good way to start the day?", "Why do birds sing in the morning?", "How do I look after a pair of boots?",
     "What makes a good neighbour?", "How does a bicycle stay upright?", "Which vegetables grow well in the shade?",
-    "How do I write a letter of thanks?", "Why do we dream?",
+    "How do I write a letter of thanks?", "Why do we dream?", "How can I remember names better?", "What is a lighthouse for?",
+    "How do I get a stain out of a shirt?", "Why do leaves fall in autumn?",
 )  # fmt: skip
-_MAX_TOKENS = 48
+_TRIED, _MAX_TOKENS = 8, 48
 _MOST_WORDS = 25  # of a short sentence
 _BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
 _SPANISH = re.compile(r"[áéíóúñ¿¡]")  # letters and marks that English lacks
@@ -77,5 +78,5 @@ async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
             met[place] += _WISHES[wish](answer)
             answers[place] += 1
 
-        await asyncio.gather(*(meets(r, w, p) for r in _REQUESTS for w in _WISHES for p in PLACES))
+        await asyncio.gather(*(meets(r, w, p) for r in EVERYDAY[:_TRIED] for w in _WISHES for p in PLACES))
     return met, answers

@@ -1,7 +1,8 @@
 """Practice: the model answers earlier requests of this run again, and a teacher that reads a note teaches it to answer without it.
 
 A note ("Answer in one short sentence.") is said once. In a prompt it would cost its tokens in every request; here it becomes the
-hint of the teacher (context distillation: Askell et al., arXiv 2112.00861). `clawctl play practice --option note="…"` plays three
+hint of the teacher (context distillation: Askell et al., arXiv 2112.00861). `clawctl practice` does this for all notes of a
+person while nobody waits (`practising.py`), and `clawctl play practice --option note="…"` for one sentence at once. There are three
 kinds of turns, none of which needs a judge or a reward:
 
 - `told`: version 0 answers with the note in its prompt. Trained on the prompt without it, such answers teach what the policy would
@@ -31,6 +32,7 @@ from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.notes import Note
 from clawctl.run.rows import HintPlace, Message, is_plain
 from clawctl.run.shards import UnreadableShard, read_columns
 
@@ -54,13 +56,13 @@ class Practice:
     version = "1"
 
     def __init__(
-        self, note: str, user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False
+        self, note: str = "", user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False
     ) -> None:
         """`note`: what the person wants, in words. `user`: only requests of this API key. `requests`: how many of the newest ones.
         `max_tokens`: of an answer. `told`: share of the exercises, the first ones, that are answered with the note in the prompt.
         `anyway`: practise also a note that costs the untrained model right answers when it is told.
         """
-        if not note.strip():
+        if note and not note.strip():
             raise ClawError("play.options.note is empty", "write what you want in one sentence", 2)
         if not 0 <= told <= 1:
             raise ClawError(f"play.options.told is {told:g}", "set a share from 0 to 1", 2)
@@ -70,9 +72,12 @@ class Practice:
         self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
         self._anyway, self._requests = anyway, list[list[Message]]()
         self._place: HintPlace = "block"
+        self._notes: Sequence[Note] = ()
 
     def prepare(self, run: RunDir, recipe: Recipe, server: Endpoint) -> None:
         """Read the requests, and find out where the untrained model follows a hint. Raises ClawError."""
+        if not self._note:
+            raise ClawError("play.options.note is not set", "write what you want in one sentence", 2)
         if not recipe.train.uses_hints:
             raise ClawError(
                 f"train.method {recipe.train.method.kind} does not learn from hints",
@@ -88,6 +93,15 @@ class Practice:
         self._place = settle_hint_place(run, base_of(server)) if place == "auto" else place
         if not self._anyway:
             self._refuse_costly(base_of(server))
+
+    def practise(self, run: RunDir, notes: Sequence[Note], place: HintPlace) -> None:
+        """Practise all notes of a person, each on the requests to which it applies. Where none applies, version 0 is followed."""
+        self._notes, self._place = notes, place
+        self._requests = earlier_requests(run, self._user)[-self._count :]
+
+    def _hint_for(self, request: list[Message]) -> str:
+        """What the teacher reads with a request, as serve would write it into the prompt."""
+        return self._note or "\n".join(note.text for note in self._notes if note.applies_to(text_of(request)))
 
     def _refuse_costly(self, base: Endpoint) -> None:
         try:
@@ -109,12 +123,14 @@ class Practice:
         rng, exercises = Random(seed), list[Exercise]()
         requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
         for number in range(count):
-            if number % _ELSEWHERE == _ELSEWHERE - 1:
-                exercises.append(Exercise("elsewhere", next(others), "", None))
+            is_other = number % _ELSEWHERE == _ELSEWHERE - 1
+            request = next(others) if is_other else next(requests)
+            if is_other or not (hint := self._hint_for(request)):
+                exercises.append(Exercise("elsewhere", request, "", None))
             elif number < self._told * count:
-                exercises.append(Exercise("told", with_hint(next(requests), self._note, self._place), self._note, self._place))
+                exercises.append(Exercise("told", with_hint(request, hint, self._place), hint, self._place))
             else:
-                exercises.append(Exercise("alone", next(requests), self._note, None))
+                exercises.append(Exercise("alone", request, hint, None))
         return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
@@ -139,6 +155,12 @@ def earlier_requests(run: RunDir, user: str = "") -> list[list[Message]]:
         if is_wanted and not row["tools"] and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
             requests[orjson.dumps(row["messages"])] = row["messages"]
     return list(requests.values())
+
+
+def text_of(request: Sequence[Message]) -> str:
+    """The text of the last user message; "" if it has none."""
+    content = next((message.get("content") for message in reversed(request) if message.get("role") == "user"), "")
+    return content if isinstance(content, str) else ""
 
 
 def other_requests() -> list[list[Message]]:

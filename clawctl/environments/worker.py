@@ -51,7 +51,7 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     environment = create(environment_of(made) if is_rollout(made) else made, settings.env, _OPTION, settings.options)
     redactor = redactor_of(recipe.privacy)
     find = partial(_server, run, recipe, server)
-    _wait_for_server(find, stop)
+    wait_for_server(find, stop)
     if (prepare := getattr(environment, "prepare", None)) is not None and not stop.is_set():
         prepare(run, recipe, find())
     summary = Summary()
@@ -73,7 +73,7 @@ def _server(run: RunDir, recipe: Recipe, url: str | None) -> Endpoint:
     return own if url is None else Endpoint(f"{url.rstrip('/').removesuffix('/v1')}/v1", own.api_key, own.model)
 
 
-def _wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
+def wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:
     """Wait until the server is ready. A registered server may be restarting, and `clawctl up` starts it concurrently.
 
     Raises ClawError.

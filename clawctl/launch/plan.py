@@ -12,7 +12,7 @@ from clawctl.memory import GIB, PROCESS, Box, Needs
 from clawctl.serve.memory import serving_gpus, serving_needs
 from clawctl.train.launch import backend_of
 
-_SMALL_STAGES = ("collect", "judge", "play", "eval")
+_SMALL_STAGES = ("collect", "judge", "play", "eval", "practice")
 
 
 @dataclass(frozen=True, slots=True)

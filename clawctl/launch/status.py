@@ -50,7 +50,7 @@ class LiveStatus:
         """Record a line of a stage."""
         self._last[stage] = text
         if stage not in ("up", "page") and (not _ORDINARY.match(text) or hidden(text) != text):
-            self.console.print(Text(f"{stage:>7} | ", style="bold") + Text(text), soft_wrap=True)
+            self.console.print(Text(f"{stage:>8} | ", style="bold") + Text(text), soft_wrap=True)
 
     def draw(self) -> Group:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), expand=True)

@@ -50,6 +50,7 @@ _COLOURS = {
     "train": "magenta",
     "eval": "blue",
     "page": "bright_black",
+    "practice": "bright_magenta",
     "up": "white",
 }
 
@@ -188,11 +189,11 @@ class MergedLog:
             if self._status is not None:
                 self._status.take_line(stage, text)
             else:
-                self._console.print(Text(f"{stage:>7} | ", style=_COLOURS[stage]) + Text(text))
+                self._console.print(Text(f"{stage:>8} | ", style=_COLOURS[stage]) + Text(text))
         with contextlib.suppress(OSError):  # a key that serve shows once is shown on the terminal only
             if self._file is None:
                 return
-            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>7} | {hidden(text)}\n")
+            self._file.write(f"{time.strftime('%H:%M:%S')} {stage:>8} | {hidden(text)}\n")
             self._file.flush()
 
 

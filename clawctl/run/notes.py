@@ -24,6 +24,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
+import orjson
 import yaml
 from filelock import FileLock
 
@@ -64,7 +65,9 @@ class Note:
     reason: str | None = None  # of its state
     learned: int | None = None  # the version that needs no reminder
     policy: str = DEFAULT_POLICY  # whose version that is
-    steps: int = 0  # optimizer steps of practice so far
+    steps: int = 0  # optimizer steps of practice that the weights have
+    practise: bool = True  # False: it costs right answers, so it stays in the prompt
+    followed: tuple[tuple[int, float], ...] = ()  # measured without it, by version: 0 as the untrained model, 1 as when it is told
 
     @property
     def in_force(self) -> bool:
@@ -171,9 +174,9 @@ def write_note(run: RunDir, key: str, note: Note) -> None:
     for field_ in fields(Note):
         value = getattr(note, field_.name)
         if field_.name not in (*front, "id", "text") and value != getattr(default, field_.name):
-            front[field_.name] = list(value) if isinstance(value, tuple) else value
+            front[field_.name] = orjson.loads(orjson.dumps(value)) if isinstance(value, tuple) else value
     head = yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=120)
-    publish_bytes(path, f"---\n{head}---\n{note.text}\n".encode())
+    publish_bytes(path, f"---\n{head}---\n{note.text}\n".encode(), anew=True)
 
 
 def _path(run: RunDir, key: str, note_id: str) -> Path:

@@ -244,6 +244,8 @@ class Gateway:
         request, hints, for_training = self._prepare(http_request, context, request)
         if context.episode is None:
             request = await self._notes.applied(request, http_request.headers, hints)
+            if for_training:
+                self._metrics.asked_at = time.monotonic()
         requests, handle = [request], new_handle()
         if request.prompts:
             requests = await completions.each_prompt(request, self._text_of)
@@ -342,6 +344,8 @@ class Gateway:
 
     def _ended(self, answer: Answer, context: RequestContext) -> None:
         self._running.discard(answer)
+        if answer.is_captured and context.episode is None:
+            self._metrics.asked_at = time.monotonic()
         self._metrics.running -= 1
         self._metrics.tokens_in[context.api, context.key] += sum(
             choice.prompt_tokens for choice in answer.choices[:: answer.request.n]

@@ -117,6 +117,7 @@ class ServiceInfo:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
+            "idle_s": time.monotonic() - self._metrics.asked_at,
             "unknown_fields": self._metrics.unknown.by_api(),
             "default_sampling": self._defaults.as_json(),
             "sampling_changed": self._metrics.enforced.by_client(),

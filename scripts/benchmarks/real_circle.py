@@ -25,7 +25,7 @@ from clawctl.config import load_recipe
 from clawctl.environments.asking import ask, new_client
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.run.directory import open_run
-from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.policies import live_version
 from clawctl.run.rows import HintPlace, Message
@@ -69,7 +69,7 @@ class Circle:
 
     def endpoint(self, version: int) -> Endpoint:
         server = own_endpoint(self.run, self.recipe, version=version)
-        return replace(server, headers={**server.headers, "X-Capture": "off"})
+        return replace(server, headers={**server.headers, **QUIET})
 
     @cached_property
     def place(self) -> HintPlace:
@@ -81,10 +81,11 @@ class Circle:
     def server(self) -> Endpoint:
         return own_endpoint(self.run, self.recipe)
 
-    def post(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-        """The JSON answer of the run's server to a captured request."""
+    def post(self, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> dict[str, Any]:
+        """The JSON answer of the run's server to a captured request; without a body it is a DELETE."""
         given = {"authorization": f"Bearer {self.server.api_key}", "content-type": "application/json", **headers}
-        request = urllib.request.Request(f"{self.server.url}{path}", orjson.dumps(body), given)
+        sent, method = (None, "DELETE") if body is None else (orjson.dumps(body), "POST")
+        request = urllib.request.Request(f"{self.server.url}{path}", sent, given, method=method)
         with urllib.request.urlopen(request, timeout=300) as response:
             return dict(orjson.loads(response.read()))
 
@@ -93,7 +94,13 @@ class Circle:
     ) -> list[str]:
         """The version's answers, requested together. Each has a seed of its own: with one seed for all, the first tokens of all
         answers would be drawn with the same random number."""
-        endpoint = self.endpoint(version)
+        return self.answers_at(self.endpoint(version), conversations, max_tokens, seed, temperature)
+
+    @staticmethod
+    def answers_at(
+        endpoint: Endpoint, conversations: Sequence[list[Message]], max_tokens: int, seed: int = 0, temperature: float | None = None
+    ) -> list[str]:
+        """The same of any endpoint."""
         sampling: dict[str, Any] = {} if temperature is None else {"temperature": temperature}
 
         async def all_of_them() -> list[str]:

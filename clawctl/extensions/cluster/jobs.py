@@ -179,7 +179,7 @@ class Jobs:
             launch = self._refresh(run, launch)
             for job in launch.jobs:
                 if printed.get(job.stage) != job.detail:
-                    print(f"{job.stage:>7} | {job.detail or job.phase}", file=sys.stderr, flush=True)
+                    print(f"{job.stage:>8} | {job.detail or job.phase}", file=sys.stderr, flush=True)
                     printed[job.stage] = job.detail
             if launch.ended:
                 return launch

@@ -1,0 +1,322 @@
+"""`clawctl practice`: turns notes into weights while nobody waits.
+
+A note goes through these steps, and its file says where it is:
+
+1. Tried: version 0 answers short questions with and without it. A note that costs right answers is not practised unless its person
+   asks for that.
+2. Practised: the person's earlier requests are answered again (`Practice`), a batch a step, all of the person's notes together.
+3. Measured on new requests, after every other step: once answers without the note are like those of version 0 with it
+   (`note_effect.py`), it is learned, and leaves the prompt.
+
+A note that is taken back is practised away, for as many steps as it was practised.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.environments.asking import Refused
+from clawctl.environments.hint_trial import EVERYDAY, settle_hint_place
+from clawctl.environments.note_cost import answered, is_costly
+from clawctl.environments.note_effect import NoteEffect, followed_share
+from clawctl.environments.player import Player, make_plan
+from clawctl.environments.practice import Practice, base_of, earlier_requests, text_of
+from clawctl.environments.worker import wait_for_server
+from clawctl.errors import ClawError
+from clawctl.http_client import RequestFailed, fetch
+from clawctl.privacy.redaction import redactor_of
+from clawctl.process import stop_on_signals
+from clawctl.run.backlog import Backlog
+from clawctl.run.default_sampling import default_sampling
+from clawctl.run.directory import RunDir, sole_worker
+from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
+from clawctl.run.fitness import read_fitness
+from clawctl.run.hint_places import HintPlace, read_hint_place
+from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
+from clawctl.run.policies import list_versions, live_version
+from clawctl.run.rows import Message
+
+log = logging.getLogger("practice")
+
+_LOOK_S = 2.0
+_STEP_S = 900.0  # the longest wait for a step of the trainer
+_MEASURE_EVERY = 2  # steps
+_UNDERSTOOD = 0.25  # share of told answers that do what a note asks for; below it, it is not understood
+_LEAKS = 0.2  # a note for some requests that is followed further elsewhere stays in the prompt
+_TOLD_STEPS = 5  # in its first steps a note is practised on answers of version 0 that is told it, then on the policy's own
+
+
+def practise(run: RunDir, recipe: Recipe, once: bool) -> None:
+    """Practise the notes of all keys until stopped; with `once`, until there is nothing left to practise. Raises ClawError."""
+    if not recipe.train.uses_hints:
+        problem = f"train.method {recipe.train.method.kind} does not learn from notes"
+        raise ClawError(problem, "set train.method to opd_topk, opd, combine or hybrid", 2)
+    stop = stop_on_signals()
+    with sole_worker(run, "practice"):
+        _Practising(run, recipe, stop).work(once)
+
+
+class _Practising:
+    """The worker."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
+        self._run, self._recipe, self._config, self._stop = run, recipe, recipe.practice, stop
+        self._find = partial(own_endpoint, run, recipe)
+        self._redact = redactor_of(recipe.privacy).text
+        self._effects: dict[tuple[str, str, bytes], NoteEffect] = {}
+        self._right: list[bool] | None = None  # short questions that version 0 answers right
+        self._told: set[str] = set()  # lines that were logged
+        self._idle = _Idle(self._find, recipe.practice.idle_s if recipe.practice.when == "idle" else 0.0)
+
+    def work(self, once: bool) -> None:
+        if self._config.when == "off":
+            log.info("practice.when is off: notes stay in the prompt")
+            return
+        wait_for_server(self._find, self._stop)
+        while not self._stop.is_set():
+            worked = False
+            if not once and self._is_place_unknown() and self._wait_until_idle():
+                self._place()  # before the first note, so that the next answer already follows it
+            for key in keys_with_notes(self._run):
+                try:
+                    worked = self._round(key) or worked
+                except Refused as refused:
+                    self._say(f"the server refused a request of practice: {refused}")
+            if not worked and once:
+                return
+            if not worked:
+                self._stop.wait(_LOOK_S)
+
+    def _round(self, key: str) -> bool:
+        """Try the new notes of a key and make one step with all of them. Returns False if there was nothing to do."""
+        notes = read_notes(self._run, key)
+        if not any(self._is_due(note) for note in notes):
+            return False
+        requests = earlier_requests(self._run, key)
+        if len(requests) < self._config.least_requests:
+            have, least = len(requests), self._config.least_requests
+            self._say(f"{key} has notes to practise, and {have} of the {least} requests that practice needs")
+            return False
+        if not self._wait_until_idle():
+            return False
+        place = self._place()
+        for note in notes:
+            if note.state == "new" and note.kind == "wish" and note.in_force and not self._stop.is_set():
+                self._try(key, note, place)
+        notes = read_notes(self._run, key)
+        wishes = [note for note in notes if note.in_force and note.kind == "wish" and note.practise and note.state != "new"]
+        if not any(self._is_due(note) for note in notes) or self._stop.is_set():
+            return True
+        before = (list_versions(self._run) or [0])[-1]
+        self._play(key, wishes, place)
+        if self._wait_for_step(before):
+            self._count_step(key, notes, wishes)
+            self._measure(key, requests, place)
+        return True
+
+    def _is_due(self, note: Note) -> bool:
+        """Whether a note is to be tried, practised or practised away."""
+        if note.kind != "wish":
+            return False
+        if not note.in_force:
+            return note.steps > 0 and note.state in ("retracted", "superseded")
+        return note.state == "new" or (
+            note.state in ("prompted", "practised") and note.practise and note.steps < self._config.steps
+        )
+
+    # ---- trying ----------------------------------------------------------------------------------------------------------
+
+    def _is_place_unknown(self) -> bool:
+        return self._recipe.train.hints.hint_place == "auto" and read_hint_place(self._run) is None
+
+    def _place(self) -> HintPlace:
+        """Where hints stand: as the recipe says, or, with `auto`, where version 0 follows them most often."""
+        place = self._recipe.train.hints.hint_place
+        return settle_hint_place(self._run, base_of(self._find())) if place == "auto" else place
+
+    def _try(self, key: str, note: Note, place: HintPlace) -> None:
+        """Find out whether version 0 follows a note when it is told, if a judge can tell, and what that costs. Its state then is
+        `prompted` or `not understood`."""
+        if (judge := self._judge()) is not None and (followed := self._judged(judge, note, place)) is not None:
+            note, share = followed
+            if share < _UNDERSTOOD:
+                reason = f"told this, the untrained model does it in {share:.2f} of its answers, says the judge"
+                change_note(self._run, key, note.id, state="not understood", reason=reason)
+                log.warning("%s: “%s” is not understood: %s", key, note.text, reason)
+                return
+            change_note(self._run, key, note.id, text=note.text)
+        base = base_of(self._find())
+        if self._right is None:
+            self._right = answered(base, None, place)
+        told = answered(base, note.text, place)
+        if is_costly(self._right, told):
+            reason = f"told this, the untrained model answers {sum(told)} of {len(told)} short questions right, and "
+            reason += f"{sum(self._right)} without; `practise: true` practises it all the same"
+            change_note(self._run, key, note.id, state="prompted", practise=False, reason=reason)
+            log.warning("%s: “%s” stays in the prompt: %s", key, note.text, reason)
+            return
+        change_note(self._run, key, note.id, state="prompted", reason=None)
+
+    def _judge(self) -> Endpoint | None:
+        """The run's judge, if it passed its planted turns."""
+        settings, fitness = self._recipe.judge, read_fitness(self._run)
+        if not settings.ask or fitness is None or not fitness.fit:
+            return None
+        own = replace(self._find(), model=fitness.judge.model, headers=QUIET)
+        urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
+        is_own = not urls or urls[0].rstrip("/") == own.url
+        return own if is_own else replace(own, url=urls[0].rstrip("/"), api_key=settings.api_key or "none")
+
+    def _judged(self, judge: Endpoint, note: Note, place: HintPlace) -> tuple[Note, float] | None:
+        """The wording that version 0 follows most, the note's or its person's own, and the share of its answers that do. None if
+        the judge does not answer."""
+        wordings = [note, *([replace(note, text=note.said)] if note.said and note.said != note.text else [])]
+        shares = []
+        for worded in wordings:
+            shares.append(asyncio.run(followed_share(judge, base_of(self._find()), worded.text, place)))
+            if shares[-1] is None or shares[-1] >= _UNDERSTOOD:
+                break
+        known = [(share, -index) for index, share in enumerate(shares) if share is not None]
+        return (wordings[-max(known)[1]], max(known)[0]) if known else None
+
+    def _effect(self, text: str, place: HintPlace, requests: Sequence[list[Message]] = ()) -> NoteEffect:
+        """The measurement of a note on some requests, by default new ones that no practice has used."""
+        digest = (text, place, orjson.dumps(requests))
+        if digest not in self._effects:
+            everyday: list[list[Message]] = [[{"role": "user", "content": text}] for text in EVERYDAY]
+            self._effects[digest] = NoteEffect(self._find(), text, place, requests or everyday)
+        return self._effects[digest]
+
+    # ---- practice --------------------------------------------------------------------------------------------------------
+
+    def _play(self, key: str, wishes: Sequence[Note], place: HintPlace) -> None:
+        """Play the exercises of one step, which pause while somebody asks something."""
+        steps = min((note.steps for note in wishes if note.state != "learned"), default=0)
+        told, config = float(steps < _TOLD_STEPS), self._config
+        environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=told)
+        environment.practise(self._run, wishes, place)
+        seed = time.time_ns() % (1 << 31)
+        plan = make_plan(environment, "practice", self._recipe.train.batch_turns, 1, seed)
+        plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature})
+        log.info("%s practises %s", key, ", ".join(f"“{note.text}”" for note in wishes) or "without notes, what was taken back")
+        backlog = _Gaps(self._run, self._recipe, self._idle)
+        player = Player(self._run, plan, self._find, self._recipe.play.parallel, self._stop, self._redact, backlog)
+        asyncio.run(player.play())
+
+    def _wait_for_step(self, before: int) -> bool:
+        """Wait until the trainer has made a step from the answers, and it is live or refused. False: it has not."""
+        began = time.monotonic()
+        while not self._stop.is_set() and time.monotonic() - began < _STEP_S:
+            newest = (list_versions(self._run) or [0])[-1]
+            decided = self._run.eval_record(newest).exists() if self._recipe.waits_for_gate else True
+            if newest > before and decided and self._serves(live_version(self._run)):
+                return True
+            self._stop.wait(_LOOK_S / 4)
+        if not self._stop.is_set():
+            self._say("the trainer has made no step from the answers of practice; is `clawctl train` running?")
+        return False
+
+    def _serves(self, live: int | None) -> bool:
+        return self._idle.health().get("live") == live
+
+    def _count_step(self, key: str, notes: Sequence[Note], wishes: Sequence[Note]) -> None:
+        for note in wishes:
+            if note.state != "learned":
+                change_note(self._run, key, note.id, state="practised", steps=note.steps + 1)
+        for note in notes:
+            if not note.in_force and note.steps:
+                change_note(self._run, key, note.id, steps=note.steps - 1)
+
+    def _measure(self, key: str, requests: Sequence[list[Message]], place: HintPlace) -> None:
+        """Find out which notes need no reminder any more."""
+        live = live_version(self._run)
+        for note in read_notes(self._run, key):
+            is_last = note.steps >= self._config.steps
+            if note.state != "practised" or (note.steps % _MEASURE_EVERY and not is_last) or self._stop.is_set():
+                continue
+            followed, elsewhere = self._followed(note, requests, place)
+            log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
+            history = (*note.followed, (live or 0, round(followed, 3)))
+            if followed >= self._config.learned_at and elsewhere <= _LEAKS:
+                change_note(self._run, key, note.id, state="learned", learned=live, followed=history, reason=None)
+                log.info("%s: “%s” is learned: version %s needs no reminder", key, note.text, live)
+            else:
+                reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
+                change_note(self._run, key, note.id, followed=history, reason=reason)
+
+    def _followed(self, note: Note, requests: Sequence[list[Message]], place: HintPlace) -> tuple[float, float]:
+        """How far the live version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
+        model = self._find().model
+        if not note.words:
+            return asyncio.run(self._effect(note.text, place).followed(model)), 0.0
+        fitting = [request for request in requests if note.applies_to(text_of(request))][-len(EVERYDAY) :]
+        if not fitting:
+            return 0.0, 0.0
+        return (
+            asyncio.run(self._effect(note.text, place, fitting).followed(model)),
+            asyncio.run(self._effect(note.text, place).followed(model)),
+        )
+
+    # ---- waiting ---------------------------------------------------------------------------------------------------------
+
+    def _wait_until_idle(self) -> bool:
+        """False: the worker is to stop."""
+        while not self._stop.is_set():
+            why = self._idle.why_not()
+            if why is None:
+                return True
+            self._say(f"practice waits: {why}")
+            self._stop.wait(_LOOK_S)
+        return False
+
+    def _say(self, line: str) -> None:
+        """Log a line once."""
+        if line not in self._told:
+            self._told.add(line)
+            log.info("%s", line)
+
+
+class _Idle:
+    """Whether nobody asks anything."""
+
+    def __init__(self, find: partial[Endpoint], idle_s: float) -> None:
+        self._find, self._idle_s = find, idle_s
+        self._thread = ThreadPoolExecutor(1)  # `fetch` needs a thread without an event loop
+
+    def health(self) -> dict[str, object]:
+        """The server's health; {} if it does not answer."""
+        server = self._find()
+        try:
+            url = f"{server.url.removesuffix('/v1')}/health"
+            asked = self._thread.submit(fetch, "GET", url, key=server.api_key, timeout_s=5.0)
+            return dict(orjson.loads(asked.result().body))
+        except (RequestFailed, ValueError, TypeError):
+            return {}
+
+    def why_not(self) -> str | None:
+        """Why there is no gap for practice; None if there is one."""
+        if not self._idle_s:
+            return None
+        idle_s = self.health().get("idle_s")
+        if not isinstance(idle_s, int | float):
+            return "the server does not answer"
+        return None if idle_s >= self._idle_s else f"a request came less than {self._idle_s:g} s ago"
+
+
+class _Gaps(Backlog):
+    """Holds back exercises also while somebody asks something."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, idle: _Idle) -> None:
+        super().__init__(run, recipe.train)
+        self._idle = idle
+
+    def is_full(self, running: int) -> str | None:
+        return self._idle.why_not() or super().is_full(running)

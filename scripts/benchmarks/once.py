@@ -1,0 +1,181 @@
+"""A wish is said once: it holds from the next answer, is practised while nobody asks anything, and then needs no reminder.
+
+  told-once NAME   a person asks 12 requests and says `/remember WISH`; 24 other requests are answered at once with the note, and
+                   after `clawctl practice` without it. `told` is version 0 with the wish in each request
+  few NAME         the same with 3 earlier requests
+  three-notes      three wishes, all of which have to be met
+  retracted        a wish that was learned is taken back and practised away
+  two-people       two keys with opposite wishes, each met by the notes in its own prompts
+  control          a sentence that asks for nothing
+
+All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
+requests, wishes and scorers are those of `scripts/bench real`. `--quick` makes two steps of one wish.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.keys import add_key
+from clawctl.run.notes import Note, read_notes
+from clawctl.run.policies import live_version
+from scripts.benchmarks.circle import wait_until
+from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, running, talk, write_recipe
+from scripts.benchmarks.real_scorers import meets, unreadable
+from scripts.benchmarks.table import Row, make_parser, report
+
+CASES = ("told-once", "few", "three-notes", "retracted", "two-people", "control")
+THREE = ("short", "captain", "emoji")
+LONGEST_S = 3600.0
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", default=",".join(CASES), help="cases to run")
+    parser.add_argument("--notes", default="short,list,spanish", help="wishes that are said")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    parser.add_argument("--steps", type=int, default=16, help="most steps of practice for a note")
+    options = parser.parse_args()
+    cases = ["told-once"] if options.quick else options.case.split(",")
+    notes, steps = (["short"], 2) if options.quick else (options.notes.split(","), options.steps)
+    rows = list[Row]()
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(1 if options.quick else options.seeds):
+            root = Path(folder) / str(seed)
+            root.mkdir()
+            for name in notes:
+                if "told-once" in cases:
+                    rows += once(f"told-once {name}", [name], root, steps, seed, 12, "retracted" in cases)
+                if "few" in cases:
+                    rows += once(f"few {name}", [name], root, steps, seed, 3)
+            if "three-notes" in cases:
+                rows += once("three-notes", THREE, root, steps, seed, 12)
+            if "two-people" in cases:
+                rows += two_people(root)
+            if "control" in cases:
+                rows += once("control", ["nothing"], root, 4, seed, 12)
+    report("once", _means(rows), options.json)
+
+
+def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, past: int, retracted: bool = False) -> list[Row]:
+    """Say wishes once, and measure the next answers, and the answers without a reminder."""
+    changes = {"train": {"seed": seed}, "practice": {"idle_s": 1, "steps": steps}}
+    recipe = write_recipe(root / f"{case.replace(' ', '-')}.yaml", changes)
+    run = recipe.with_suffix("")
+    with running(run, recipe):
+        circle = Circle(run)
+        talk(circle, None, past)
+        wait_until(circle.run.hint_place.exists, LONGEST_S, f"{case}: no place of notes was chosen")
+        before = answers(circle, "off")
+        facts = statistics.fmean(circle.facts(0, None))
+        for name in names:
+            remember(circle, NOTES[name])
+        rows = [
+            Row(case, "untrained", share(names, before), "share"),
+            Row(case, "next_answer", share(names, answers(circle, "on")), "share"),
+        ]
+        began = time.monotonic()
+        wait_until(lambda: all(is_over(note, steps) for note in notes_of(circle)), LONGEST_S, f"{case}: practice did not end")
+        notes = notes_of(circle)
+        place = circle.place
+        told = circle.answers(0, [circle.told(text, "\n".join(NOTES[name] for name in names)) for text in requests()], MAX_TOKENS)
+        after = answers(circle, "off")
+        right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None))
+        rows += [
+            Row(case, "told", share(names, told), "share"),
+            Row(case, "weights_only", share(names, after), "share"),
+            Row(case, "learned", sum(note.state == "learned" for note in notes), f"of {len(names)} notes"),
+            Row(case, "not_understood", sum(note.state == "not understood" for note in notes), f"of {len(names)} notes"),
+            Row(case, "steps", max(note.steps for note in notes), "steps"),
+            Row(case, "followed", statistics.fmean(note.followed[-1][1] for note in notes) if notes[0].followed else None, ""),
+            Row(case, "facts_change", right - facts, "share"),
+            Row(case, "unreadable_share", sum(unreadable(answer, False) for answer in after) / len(after), "share"),
+            Row(case, "practice_s", time.monotonic() - began, "s"),
+        ]
+        print(f"{case} seed {seed} ({place}): {[(note.id, note.state, note.steps, note.followed, note.reason) for note in notes]}")
+        print("\n".join(f"  {text!r} -> {answer!r}" for text, answer in zip(requests()[:3], after, strict=False)), flush=True)
+        if retracted:
+            for note in notes:
+                circle.post(f"/notes/{note.id}", None, {})
+            began = time.monotonic()
+            wait_until(lambda: not any(note.steps for note in notes_of(circle)), LONGEST_S, f"{case}: nothing was practised away")
+            rows.append(Row("retracted", f"{names[0]}_after", share(names, answers(circle, "off")), "share"))
+        return rows
+
+
+def two_people(root: Path) -> list[Row]:
+    """Opposite wishes of two keys, met by the notes in their prompts."""
+    recipe = write_recipe(root / "two.yaml", {"up": {"stages": ["serve", "collect"]}, "train": {"hint_place": "line"}})
+    wishes = {"anna": "list", "bert": "short"}
+    with running(root / "two", recipe):
+        circle = Circle(root / "two")
+        rows = []
+        for name, wish in wishes.items():
+            key = add_key(circle.run, name)
+            headers = {"authorization": f"Bearer {key}"}
+            wait_until(partial(posts, circle, headers, NOTES[wish]), 30, "the key is not accepted")
+            rows.append(Row("two-people", wish, share([wish], answers(circle, "on", key)), "share"))
+        return rows
+
+
+def posts(circle: Circle, headers: dict[str, str], text: str) -> bool:
+    try:
+        circle.post("/notes", {"text": text}, headers)
+    except OSError:
+        return False
+    return True
+
+
+def remember(circle: Circle, wish: str) -> None:
+    """Say a wish in the chat."""
+    body = {"model": circle.server.model, "messages": [{"role": "user", "content": f"/remember {wish}"}], "max_tokens": MAX_TOKENS}
+    circle.post("/chat/completions", body, {"X-Session-Done": "true", "X-Session-Id": f"remember-{len(wish)}"})
+
+
+def notes_of(circle: Circle) -> list[Note]:
+    return read_notes(circle.run, "default")
+
+
+def is_over(note: Note, steps: int) -> bool:
+    return note.state in ("learned", "not understood") or note.steps >= steps or not note.practise
+
+
+def requests() -> list[str]:
+    return lines("new_requests.txt")[:NEW] * 2
+
+
+def answers(circle: Circle, notes: str, key: str | None = None) -> list[str]:
+    """Answers of the live version to requests that nobody has asked before. They are not captured."""
+    server = circle.server
+    headers = {"X-Capture": "off", "X-Notes": notes}
+    at = Endpoint(server.url, key or server.api_key, server.model, headers)
+    return circle.answers_at(at, [circle.told(text) for text in requests()], MAX_TOKENS)
+
+
+def share(names: Sequence[str], given: Sequence[str]) -> float:
+    """The share of answers that meet all wishes."""
+    return sum(all(meets(name, answer) for name in names) for answer in given) / len(given)
+
+
+def _means(rows: Sequence[Row]) -> list[Row]:
+    """The mean of each metric over the seeds, and its lowest value if there are several."""
+    values: dict[tuple[str, str], list[Any]] = {}
+    for row in rows:
+        values.setdefault((row.case, row.metric), []).append(row)
+    result = []
+    for same in values.values():
+        known = [row.value for row in same if row.value is not None]
+        result.append(replace(same[0], value=statistics.fmean(known) if known else None))
+        if len(known) > 1:
+            result.append(replace(same[0], metric=f"{same[0].metric}_lowest", value=min(known)))
+    return result
+
+
+if __name__ == "__main__":
+    main()

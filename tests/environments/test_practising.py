@@ -1,0 +1,280 @@
+"""Notes become weights: what is tried, when practice waits, what is measured, and what is practised away."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.environments.note_cost import short_questions
+from clawctl.environments.note_effect import NoteEffect, Range
+from clawctl.environments.practice import Practice
+from clawctl.environments.practising import _Idle, _Practising
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import Endpoint
+from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
+from clawctl.run.hint_places import with_hint
+from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
+from clawctl.run.shards import write_turns
+from tests.circle import circle, turns_of, verdicts_of, wait_for
+from tests.environments.test_practice_environment import recipe
+from tests.eval.answering_server import announce, answering
+from tests.inspect.example_run import turn
+from tests.serve.served import Server, logprobs_of, recipe_data
+
+REQUESTS: list[list[dict[str, Any]]] = [[{"role": "user", "content": text}] for text in ("hello", "how are you", "thanks a lot")]
+NOTE = "please help me with my homework"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterator[Server]:
+    with Server(tmp_path_factory.mktemp("practising") / "run", model_path) as running:
+        yield running
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return open_run(tmp_path / "run")
+
+
+def worker(run: RunDir, **practice: Any) -> _Practising:
+    settings = recipe().model_dump() | {"practice": practice}
+    return _Practising(run, Recipe.model_validate(settings), threading.Event())
+
+
+# ---- what a note does ------------------------------------------------------------------------------------------------------
+
+
+def test_the_effect_of_a_note_is_how_much_better_it_explains_the_answers(server: Server, model_path: Path) -> None:
+    """Against a forward pass over prompt and answer."""
+    effect = NoteEffect(Endpoint(server.url, "key", "tiny"), NOTE, "line", REQUESTS, max_tokens=6)
+    measured = asyncio.run(effect.range())
+    model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+
+    def prompt(messages: list[dict[str, Any]]) -> list[int]:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
+
+    def expected(asked: list[list[dict[str, Any]]]) -> float:
+        means = []
+        for index, (plain, given) in enumerate(zip(REQUESTS, asked, strict=True)):
+            body = {"model": "tiny@0", "messages": given, "max_tokens": 6, "seed": index, "return_token_ids": True}
+            headers = {"authorization": "Bearer key", "x-capture": "off"}
+            answer = httpx.post(f"{server.url}/chat/completions", json=body, headers=headers, timeout=60).json()
+            ids = answer["choices"][0]["token_ids"]
+            told = logprobs_of(model, prompt(with_hint(plain, NOTE, "line")), ids)
+            without = logprobs_of(model, prompt(plain), ids)
+            means.append(sum(told) / len(ids) - sum(without) / len(ids))
+        return sum(means) / len(means)
+
+    assert measured.plain == pytest.approx(expected(REQUESTS), abs=1e-4)
+    assert measured.told == pytest.approx(expected([with_hint(request, NOTE, "line") for request in REQUESTS]), abs=1e-4)
+    assert measured.told > measured.plain
+    assert asyncio.run(effect.followed("tiny@0")) == pytest.approx(0, abs=1e-4)  # the same answers, drawn with the same seeds
+
+
+def test_a_version_is_placed_between_the_untold_and_the_told_base() -> None:
+    effects = Range(-0.2, 0.3)
+    assert [round(effects.followed(value), 6) for value in (-0.2, 0.05, 0.3, 0.8)] == [0, 0.5, 1, 2]
+    assert Range(0.1, 0.1).followed(0.1) == 0
+
+
+def test_measuring_is_not_captured_and_reads_no_notes(server: Server) -> None:
+    before = len(server.captured())
+    add_note(server.run, "default", "today")
+    effect = NoteEffect(Endpoint(server.url, "key", "tiny"), NOTE, "line", REQUESTS[:1], max_tokens=2)
+    first = asyncio.run(effect.range())
+    for path in server.run.notes.rglob("*.md"):
+        path.unlink()
+    assert asyncio.run(NoteEffect(Endpoint(server.url, "key", "tiny"), NOTE, "line", REQUESTS[:1], 2).range()) == first
+    assert len(server.captured()) == before
+
+
+# ---- which notes are due -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_due"),
+    [
+        ({}, True),
+        ({"state": "prompted"}, True),
+        ({"state": "practised", "steps": 3}, True),
+        ({"state": "practised", "steps": 4}, False),
+        ({"state": "prompted", "practise": False}, False),
+        ({"state": "learned", "steps": 3}, False),
+        ({"state": "not understood"}, False),
+        ({"state": "retracted"}, False),
+        ({"state": "retracted", "steps": 2}, True),
+        ({"state": "superseded", "steps": 2}, True),
+        ({"kind": "fact"}, False),
+    ],
+)
+def test_a_note_is_due_until_it_is_learned_or_has_used_its_steps(run: RunDir, changes: dict[str, Any], is_due: bool) -> None:
+    note = replace(Note("a", NOTE), **changes)
+    assert worker(run, steps=4)._is_due(note) is is_due
+
+
+def test_a_new_note_that_costs_no_right_answer_is_practised(server: Server) -> None:
+    practising = _Practising(server.run, load_recipe(server.run.root.parent / "run.yaml"), threading.Event())
+    note = add_note(server.run, "default", "The sky is blue.").note
+    practising._try("default", note, "line")
+    assert (find_note(server.run, "default", note.id).state, practising._is_due(note)) == ("prompted", True)
+
+
+@pytest.mark.parametrize("is_costly", [True, False])
+def test_a_note_that_costs_right_answers_stays_in_the_prompt_and_says_why(run: RunDir, is_costly: bool) -> None:
+    right = {question["question"]: question["answers"][0] for question in short_questions()}
+
+    def answer(body: dict[str, Any]) -> str:
+        text = body["messages"][-1]["content"]
+        is_told = text.endswith(NOTE)
+        return "no idea" if is_told and is_costly else right[text.removesuffix(f" {NOTE}")]
+
+    with answering(answer) as asked:
+        announce(run, asked.url)
+        practising, note = worker(run), add_note(run, "default", NOTE).note
+        practising._try("default", note, "line")
+    tried = find_note(run, "default", note.id)
+    assert (tried.state, tried.practise) == ("prompted", not is_costly)
+    assert ("0 of 24 short questions right, and 24 without" in (tried.reason or "")) is is_costly
+    assert practising._is_due(tried) is not is_costly
+
+
+@pytest.mark.parametrize(
+    ("follows", "state", "text"),
+    [("the note", "prompted", NOTE), ("the own words", "prompted", "be brief, ok?"), ("nothing", "not understood", NOTE)],
+)
+def test_where_a_judge_can_tell_a_note_that_is_not_followed_is_not_understood(
+    run: RunDir, follows: str, state: str, text: str
+) -> None:
+    """The person's own words are tried as well."""
+    wanted = {"the note": NOTE, "the own words": "be brief, ok?", "nothing": "-"}[follows]
+
+    def answer(body: dict[str, Any]) -> str:
+        said = body["messages"][-1]["content"]
+        if said.startswith("An assistant was told"):
+            assert body["model"] == "able"
+            return "<think>no?</think> Yes." if "briefly" in said else "No"
+        return "briefly" if said.endswith(f" {wanted}") else "at length"
+
+    with answering(answer) as asked:
+        announce(run, asked.url)
+        publish_fitness(run, Fitness(JudgeIdentity(asked.url, "able", "1", 0.0, 9), 12, 12, 0, 0.0))
+        practising, note = worker(run), add_note(run, "default", NOTE, said="be brief, ok?").note
+        practising._try("default", note, "line")
+    tried = find_note(run, "default", note.id)
+    assert (tried.state, tried.text) == (state, text)
+    assert ("in 0.00 of its answers" in (tried.reason or "")) is (state == "not understood")
+
+
+def test_without_enough_requests_nothing_is_played_and_the_log_says_so(run: RunDir, caplog: pytest.LogCaptureFixture) -> None:
+    add_note(run, "default", NOTE)
+    write_turns(run.trajectories / "a.parquet", [turn("a"), turn("b", user="anna")])
+    with caplog.at_level("INFO"):
+        assert worker(run)._round("default") is False
+        assert worker(run)._round("anna") is False
+    assert [record.getMessage() for record in caplog.records] == [
+        "default has notes to practise, and 1 of the 3 requests that practice needs"
+    ]
+
+
+# ---- what is practised -----------------------------------------------------------------------------------------------------
+
+
+def test_each_request_is_practised_with_the_notes_that_apply_to_it(run: RunDir) -> None:
+    write_turns(run.trajectories / "a.parquet", [
+        turn("a", messages=[{"role": "user", "content": "fix my code"}]),
+        turn("b", messages=[{"role": "user", "content": "hello"}]),
+    ])  # fmt: skip
+    everywhere, for_code = Note("a", "Be brief."), Note("b", "Show an example.", words=("code",))
+    practice = Practice(user="default", told=1)
+    practice.practise(run, [everywhere, for_code], "line")
+    hints = {task.spec.messages[-1]["content"]: task.spec.hint for task in practice.tasks("train", 8, 0) if task.kind == "told"}
+    assert hints == {
+        "fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.",
+        "hello Be brief.": "Be brief.",
+    }
+    practice.practise(run, [for_code], "line")
+    tasks = practice.tasks("train", 8, 0)
+    assert {task.spec.hint for task in tasks if task.spec.messages[-1]["content"] == "hello"} == {""}  # version 0's way
+
+
+def test_without_a_note_in_force_the_untrained_models_way_is_practised(run: RunDir) -> None:
+    write_turns(run.trajectories / "a.parquet", [turn("a"), turn("b")])
+    practice = Practice(user="default", told=1)
+    practice.practise(run, [], "line")
+    assert {(task.kind, task.spec.hint) for task in practice.tasks("train", 8, 0)} == {("elsewhere", "")}
+
+
+# ---- gaps ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("health", "why"),
+    [({"idle_s": 61.0}, None), ({"idle_s": 3.0}, "a request came less than 60 s ago"), ({}, "the server does not answer")],
+)
+def test_practice_waits_until_nobody_has_asked_anything_for_a_while(health: dict[str, Any], why: str | None) -> None:
+    with answering(lambda body: "yes", health=health) as server:
+        assert _Idle(partial(Endpoint, server.url, "key", "tiny"), 60.0).why_not() == why
+
+
+def test_the_server_says_for_how_long_nobody_has_asked_anything(server: Server) -> None:
+    server.say("hello")
+    assert 0 <= server.health()["idle_s"] < 5
+    server.say("hello", extra_headers={"X-Capture": "off"})
+    idle_s = server.health()["idle_s"]
+    server.say("hello", extra_headers={"X-Capture": "off"})
+    assert server.health()["idle_s"] >= idle_s
+
+
+# ---- the whole way -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(300)
+def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_away(tmp_path: Path, model_path: Path) -> None:
+    data = recipe_data(model_path, temperature=1.0)
+    data |= {
+        "judge": {"ask": False},
+        "collect": {"shard_age_s": 0.2},
+        "train": {
+            "method": "opd_topk", "topk": 8, "teacher": "base", "divergence": "forward", "lora": {"rank": 4}, "batch_turns": 4,
+            "hint_place": "line", "threads": 1, "batch_wait_s": 60,
+        },
+        "play": {"parallel": 4},
+        "eval": {"holdout": 0},
+        "practice": {"when": "idle", "idle_s": 0.2, "steps": 2, "max_tokens": 6, "learned_at": 1.0},
+        "up": {"stages": ["serve", "collect", "judge", "train", "practice"]},
+    }  # fmt: skip
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(data))
+    with circle(tmp_path, path) as (run, _):
+        server = Endpoint(f"{yaml.safe_load((run.root / 'serve.json').read_text())['url']}", "key", "tiny")
+        for request in REQUESTS:
+            body = {"model": "tiny", "messages": request, "max_tokens": 4, "session_done": True}
+            httpx.post(f"{server.url}/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        write_note(run, "default", replace(add_note(run, "default", NOTE).note, state="prompted"))
+
+        def note() -> Note:
+            return read_notes(run, "default")[0]
+
+        wait_for(lambda: note().followed, 120, "the note is practised and measured", tmp_path)
+        assert (note().state, note().steps) in (("practised", 2), ("learned", 2))
+        assert note().followed[0][0] == 2
+        played = [turn for turn in turns_of(run) if turn.episode is not None]
+        assert {(turn.episode or {})["hint"] for turn in played} == {NOTE, ""}
+        assert all(turn.notes is None for turn in played)
+        write_note(run, "default", replace(note(), state="retracted"))
+        wait_for(lambda: note().steps == 0, 120, "what was taken back is practised away", tmp_path)
+        later = [turn for turn in turns_of(run) if turn.episode is not None and turn.created_at > played[-1].created_at]
+        assert {(turn.episode or {})["hint"] for turn in later[1:]} <= {"", NOTE}
+        assert note().state == "retracted"

@@ -41,6 +41,7 @@ class ReplyNotes:
     def __init__(self, run: RunDir, recipe: Recipe, client: JudgeClient) -> None:
         self._run, self._recipe, self._client = run, recipe, client
         self._redactor: Redactor | None = None
+        self._writing = asyncio.Lock()  # writers that wait for a file's lock in threads may starve one another
 
     async def take(self, turn: Evidence, verdict: Verdict, is_unfit: Callable[[], Awaitable[bool]]) -> bool:
         """Ask what the reply to `turn` means, and write or end a note. Returns whether a note was written.
@@ -60,10 +61,11 @@ class ReplyNotes:
             return False
         named = in_force[kind.number - 1] if kind.number else None
         try:
-            if kind.kind == "retraction":
-                await asyncio.to_thread(self._retract, turn, kind, named, bool(in_force))
-                return False
-            return await asyncio.to_thread(self._add, turn, verdict, kind, named, said)
+            async with self._writing:
+                if kind.kind == "retraction":
+                    await asyncio.to_thread(self._retract, turn, kind, named, bool(in_force))
+                    return False
+                return await asyncio.to_thread(self._add, turn, verdict, kind, named, said)
         except (BadNote, ClawError, OSError) as error:
             log.warning("a note of %s was not written: %s", turn.user, error)
             return False

@@ -13,7 +13,7 @@ class Sample:
     """One usable turn. Ids and logprobs are the sampler's own; nothing was re-tokenised or padded.
 
     An imported text has no sampler. Its ids come from the template, and the model that is about to be trained scores them
-    (`imported.py`), so the ratio in its only step is 1.
+    (`scores.py`), so the ratio in its only step is 1.
     """
 
     turn_id: str

@@ -13,7 +13,7 @@ from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share_out
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.flops import Cost, cost_of
-from clawctl.trainers.local.last_layer import KNOWN
+from clawctl.trainers.local.layers import KNOWN
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharding import layers_of
 from clawctl.trainers.local.step import train_step

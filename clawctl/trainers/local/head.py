@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from clawctl.trainers.local.masks import Masks
+from clawctl.trainers.local.batches import Masks
 
 LOGITS_AT_ONCE = 2**25  # float32 logits in memory at a time: 128 MiB
 

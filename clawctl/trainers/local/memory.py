@@ -15,7 +15,7 @@ R: the number of ranks if weights are sharded, else 1.
     teacher      version 0 as a second model: 4 P / R; an average: 4 T
 
 KEPT is measured: transformers' norms, rotations and activations keep additional copies. Not counted: the attention weights of
-tries that the CPU keeps, at most blockwise.KEPT_BYTES per layer.
+tries that the CPU keeps, at most attention.KEPT_BYTES per layer.
 """
 
 import resource

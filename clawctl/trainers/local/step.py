@@ -25,14 +25,12 @@ from clawctl.trainers.local.batches import make_microbatch, share, share_out
 from clawctl.trainers.local.branches import taught_in_policy_pass, teacher_branches, turn_branches
 from clawctl.trainers.local.distance import Probe, keep_near_base, move
 from clawctl.trainers.local.flops import count_pass, peak_flops
-from clawctl.trainers.local.imported import scored
-from clawctl.trainers.local.influence import TOO_FAR, bound_of, weight_of
+from clawctl.trainers.local.influence import TOO_FAR, bound_of, measuring, weight_of
 from clawctl.trainers.local.memory import peak_memory
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
 from clawctl.trainers.local.optimizer import learning_rate, warmth
 from clawctl.trainers.local.out_of_memory import within_memory
-from clawctl.trainers.local.own_gradients import measuring
-from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, teacher_logprobs
+from clawctl.trainers.local.scores import custom_loss_of, likeliest_logprobs, sampled_logprobs, scored, teacher_logprobs
 from clawctl.trainers.local.sharding import whole
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Packing, own_starts
@@ -140,7 +138,7 @@ def backward(
     measures: Measures,
     weights: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each turn's gradient (`own_gradients`) if
+    """Add the gradients of the turns, times `weights`, on all ranks. Returns the size of each turn's gradient (`influence`) if
     `weights` is None and turns are bounded; otherwise {}."""
     measured = weights is None and training.config.turn_bound is not None and len(samples) > 1
     starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from clawctl.trainers.local.attention import ancestors, visible
-from clawctl.trainers.local.blockwise import QUERIES, TAIL, WASTE, Block, Blocks, attend_by_blocks, make_blocks
+from clawctl.trainers.local.attention import QUERIES, TAIL, WASTE, Block, Blocks, ancestors, attend_by_blocks, make_blocks, visible
 from clawctl.trainers.local.trees import Branch, Trie, build_trie, make_branch
 from tests.trainers.local.test_trees import branches
 

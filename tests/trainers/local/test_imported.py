@@ -17,9 +17,9 @@ from clawctl.run.shards import Origin
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Sample
 from clawctl.trainers import Unrenderable
-from clawctl.trainers.local.imported import scored
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.scores import scored
 from clawctl.trainers.texts import rendered
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns, run_training, texts_of
 

@@ -16,11 +16,10 @@ from clawctl.run.shards import UNKNOWN, read_columns, read_turns, write_table, w
 from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher
-from clawctl.trainers.local.batches import make_microbatch
+from clawctl.trainers.local.batches import HIDDEN, make_microbatch, masks_of
 from clawctl.trainers.local.branches import teacher_branches, turn_branches
 from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
 from clawctl.trainers.local.head import token_logprobs, top_tokens
-from clawctl.trainers.local.masks import HIDDEN, masks_of
 from clawctl.trainers.local.scores import teacher_logprobs
 from clawctl.trainers.local.step import gradients_of, train_step
 from clawctl.trainers.texts import TokenizerTexts

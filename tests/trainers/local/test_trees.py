@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.trainers.local.attention import ancestors, block_mask, visible
-from clawctl.trainers.local.blockwise import attend_by_blocks
+from clawctl.trainers.local.attention import ancestors, attend_by_blocks, block_mask, visible
 from clawctl.trainers.local.trees import Branch, build_trie, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")

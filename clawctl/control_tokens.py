@@ -15,6 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -175,11 +176,11 @@ def control_texts(tokenizer: Any) -> ControlTexts:
 
 
 def prepare(tokenizer: Any) -> None:
-    """Do the slow setup in advance that the first control token in a client's text would trigger: some seconds for a large
+    """Begin the slow setup, in a thread, that the first control token in a client's text would trigger: some seconds for a large
     vocabulary."""
     guard(tokenizer, [])
     if _KNOWN[tokenizer].fast:
-        _KNOWN[tokenizer].build()
+        Thread(target=_KNOWN[tokenizer].build, daemon=True).start()
 
 
 class _Placeholders:

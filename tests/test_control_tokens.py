@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from clawctl.control_tokens import control_texts, guard, is_control, texts_of_engine
+from clawctl.control_tokens import _KNOWN, control_texts, guard, is_control, texts_of_engine
 from clawctl.engines.requests import GenerationRequest
 from clawctl.run.rows import Message, Turn
 from clawctl.serve.dialects import chat
 from clawctl.serve.prompt import load_tokenizer, render
 from clawctl.trainers.texts import teacher_prompt_ids, with_hint
 from tests.named_models import TEXT_MODEL
+from tests.waiting import until
 
 CORPUS = ["the cat sat on the mat, and the dog ran", "system user assistant start end of text im think tool", "a<b>c|d [x] /s"] * 4
 TEMPLATE = """{{ bos_token }}{% if tools %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}
@@ -210,6 +211,11 @@ def test_an_assistants_reasoning_stays_reasoning_and_its_content_stays_text() ->
     inside = "<think>\nhm<|im_end|>\n</think>\n\nIt</think> is 4.<|im_start|>"
     assert control_in(tokenizer, answered(inside)) == control_in(tokenizer, answered(thought))
     assert control_in(tokenizer, answered("It is <think>4</think>.")) == control_in(tokenizer, answered("It is 4."))
+
+
+def test_a_loaded_tokenizer_is_prepared_for_control_texts_while_the_server_starts() -> None:
+    tokenizer = load_tokenizer(str(TEXT_MODEL))
+    until(lambda: _KNOWN[tokenizer]._built is not None)
 
 
 def test_the_server_renders_a_clients_control_text_as_letters() -> None:

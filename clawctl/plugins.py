@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clawctl.errors import ClawError
-from clawctl.run.rows import Message
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clawctl.config import CollectConfig, TrainConfig
+    from clawctl.run.rows import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class CustomLoss(Protocol):
 class Generation:
     """One model call with the data that training needs. Without ids and logprobs its turn is kept but not trained."""
 
-    message: Message
+    message: "Message"
     prompt_ids: list[int] | None = None
     completion_ids: list[int] | None = None
     logprobs: list[float] | None = None  # under the distribution that was sampled from
@@ -98,7 +98,7 @@ class Generation:
 class CustomGenerate(Protocol):
     """`clawctl play --generate`: one model call."""
 
-    def __call__(self, messages: list[Message], tools: list[dict[str, Any]] | None, config: "CollectConfig") -> Generation: ...
+    def __call__(self, messages: "list[Message]", tools: list[dict[str, Any]] | None, config: "CollectConfig") -> Generation: ...
 
 
 class CustomRollout(Protocol):

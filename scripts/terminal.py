@@ -28,7 +28,7 @@ class Terminal:
     """A process with its own terminal."""
 
     def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
-        self._drawn = b""
+        self.drawn = b""
         self.pid, self._file = pty.fork()
         if self.pid == 0:
             with suppress(OSError):
@@ -41,7 +41,7 @@ class Terminal:
     def _read(self) -> None:
         with suppress(OSError):
             while data := os.read(self._file, 1 << 16):
-                self._drawn = (self._drawn + data)[-_KEPT:]
+                self.drawn = (self.drawn + data)[-_KEPT:]
                 for question, answer in _ANSWERS.items():
                     if question in data:
                         os.write(self._file, answer)
@@ -76,14 +76,14 @@ class Terminal:
         began = changed = time.monotonic()
         drawn = -1
         while time.monotonic() < began + _LONGEST_START_S:
-            if len(self._drawn) != drawn:
-                drawn, changed = len(self._drawn), time.monotonic()
+            if len(self.drawn) != drawn:
+                drawn, changed = len(self.drawn), time.monotonic()
             if time.monotonic() > max(began + _SHORTEST_START_S, changed + _QUIET_S):
                 return
             time.sleep(0.2)
 
     def text(self) -> str:
-        return _CONTROL.sub(b" ", self._drawn).decode(errors="replace")
+        return _CONTROL.sub(b" ", self.drawn).decode(errors="replace")
 
     def end(self) -> None:
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -1,21 +1,30 @@
 """A wrong command gives one problem, one cure and an exit code, and changes nothing."""
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
+import typer
 
 from clawctl import __version__
+from clawctl.cli import app
+from clawctl.cli.commands import SECTIONS
 from clawctl.run.directory import open_run, sole_worker
 from clawctl.run.policies import ensure_base_policy
+from scripts.reference import _leaves
+from scripts.terminal import terminal
 
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
@@ -90,8 +99,50 @@ def test_every_command_has_help_worth_reading() -> None:
         assert len(shown.stdout.split()) > 20, command
 
 
+def test_the_help_shows_all_commands_in_sections_with_the_first_sentence_of_each() -> None:
+    shown = clawctl("-h").stdout
+    root: Any = typer.main.get_command(app)
+    context = typer.Context(root)
+    assert shown.count(":\n") == 2 + len(SECTIONS)  # the options above, and other commands below
+    for name in root.list_commands(context):
+        summary = root.get_command(context, name).help.strip().split(". ")[0].split("\n\n")[0]
+        assert f"  {name} " in shown
+        assert " ".join(summary.split()).rstrip(".") in " ".join(shown.split())
+
+
+def test_each_command_has_an_example_that_parses() -> None:
+    root: Any = typer.main.get_command(app)
+    for path, command in _leaves("clawctl", typer.Context(root)):
+        (example,) = re.findall(r"Example: `(.*?)`", command.help, re.DOTALL)
+        words = shlex.split(example)
+        assert " ".join(words[: len(path.split())]) == path
+        options = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, example
+        needed = [parameter for parameter in command.params if parameter.param_type_name == "argument" and parameter.required]
+        assert len(words) >= len(path.split()) + len(needed), example
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    for words, expected in (("clawctl st", ["start"]), ("clawctl keys rot", ["rotate"]), ("clawctl chat --ver", ["--version"])):
+        asked = {"_CLAWCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        program = Path(sys.executable).with_name("clawctl")
+        done = subprocess.run([program], capture_output=True, text=True, check=True, env={**os.environ, **asked})
+        assert done.stdout.split() == expected
+
+
+def test_no_colour_is_printed_where_none_is_wanted(tmp_path: Path) -> None:
+    for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
+        given = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm-256color"} | environment
+        with terminal([*CLAWCTL, "keys", "list", "--run", tmp_path / "none"], tmp_path, given) as at:
+            assert at.wait(60) == 2
+            deadline = time.monotonic() + 10
+            while "pass one with --run" not in at.text() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert bool(re.search(rb"\x1b\[[0-9;]*3[0-9]", at.drawn)) == coloured
+
+
 def test_no_summary_of_a_command_is_cut_on_eighty_columns() -> None:
-    for group in ([], ["inspect"], ["policies"], ["keys"]):
+    for group in (["inspect"], ["policies"], ["keys"]):
         shown = clawctl(*group, "-h").stdout
         commands = shown.partition("Commands:\n")[2]
         assert commands

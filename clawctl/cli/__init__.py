@@ -1,48 +1,21 @@
 """The command line. Each command parses its arguments, imports late and calls one function. `clawctl --help` never imports torch.
 
-Each command and its arguments are in the file of the command's stage. This module lists the commands in the order of `--help`."""
+Each command and its arguments are in the file of the command's stage. `commands.SECTIONS` lists them in the order of `--help`."""
 
 import errno
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
-from clawctl.cli import (
-    chat,
-    collect,
-    connect,
-    data,
-    docs,
-    doctor,
-    inspect,
-    judge,
-    keys,
-    notes,
-    play,
-    policies,
-    practice,
-    privacy,
-    recipe,
-    serve,
-    start,
-    train,
-    up,
-)
-from clawctl.cli import eval as evaluation
-from clawctl.cli.commands import Command, Group
+from clawctl.cli.commands import Group
 from clawctl.errors import ClawError
-from clawctl.run.disk import MAKE_ROOM, is_full
-from clawctl.run.storage import StorageUnreachable
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -64,33 +37,6 @@ def about(
     """Improve a self-hosted agent through use: serve, collect, judge, train, eval, and serve again."""
 
 
-app.command()(start.start)
-app.command()(chat.chat)
-app.command()(connect.connect)
-app.command()(serve.serve)
-app.command()(collect.collect)
-app.command(name="import")(data.import_turns)
-app.command(name="export")(data.export_turns)
-app.command()(play.play)
-app.command()(judge.judge)
-app.command()(practice.practice)
-app.command()(train.train)
-app.command(name="eval")(evaluation.evaluate)
-app.command()(up.up)
-app.command()(doctor.doctor)
-app.command()(docs.docs)
-app.command()(privacy.forget)
-app.command()(privacy.retention)
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(policies.app, name="policies")
-app.add_typer(keys.app, name="keys")
-app.add_typer(notes.app, name="notes")
-app.add_typer(recipe.app, name="recipe")
-for part in (app, inspect.app, policies.app, keys.app, notes.app, recipe.app):
-    for registered in part.registered_commands:
-        registered.cls = Command
-
-
 def main() -> None:
     """Run the command and exit."""
     from clawctl.process import leave
@@ -107,22 +53,27 @@ def _run() -> None:
     try:
         app(standalone_mode=True)
     except ClawError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(error.problem)}\n  {escape(error.fix)}")
-        sys.exit(error.exit_code)
+        _end(error.problem, error.fix, error.exit_code)
     except (OSError, NotImplementedError) as error:
+        from clawctl.run.disk import MAKE_ROOM, is_full
+        from clawctl.run.storage import StorageUnreachable
+
         if isinstance(error, NotImplementedError) or error.errno == errno.ENOLCK:  # NotImplementedError: filelock, on ENOSYS
             if isinstance(error, NotImplementedError) and "flock" not in str(error):
                 raise
-            problem, fix = "a file cannot be locked", "put the run on a filesystem with locks: a local disk or NFSv4"
-            Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {problem}: {escape(str(error))}\n  {escape(fix)}")
-            sys.exit(2)
+            _end(f"a file cannot be locked: {error}", "put the run on a filesystem with locks: a local disk or NFSv4", 2)
         if error.errno in _FORBIDDEN:
-            problem, fix = "you do not have permission", "run as the owner of the run directory, or choose another --run"
-        elif is_full(error):
-            problem, fix = "the disk is full", MAKE_ROOM
-        elif isinstance(error, StorageUnreachable):
-            problem, fix = "the bucket of the run cannot be used", "check the network and the credentials, then start again"
-        else:
-            raise
-        Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {problem}: {escape(str(error))}\n  {escape(fix)}")
-        sys.exit(1)
+            _end(f"you do not have permission: {error}", "run as the owner of the run directory, or choose another --run")
+        if is_full(error):
+            _end(f"the disk is full: {error}", MAKE_ROOM)
+        if isinstance(error, StorageUnreachable):
+            _end(f"the bucket of the run cannot be used: {error}", "check the network and the credentials, then start again")
+        raise
+
+
+def _end(problem: str, fix: str, code: int = 1) -> NoReturn:
+    from rich.console import Console
+    from rich.markup import escape
+
+    Console(stderr=True, soft_wrap=True).print(f"[red]clawctl:[/red] {escape(problem)}\n  {escape(fix)}")
+    sys.exit(code)

@@ -39,7 +39,10 @@ def collect(
     log_level: LogLevel = "info",
 ) -> None:
     """Group captures into sessions and publish their turns. Each turn is published together with its next state. With --env, play
-    the episodes of an environment against this run's server."""
+    the episodes of an environment against this run's server.
+
+    Example: `clawctl collect --once --run runs/mine`
+    """
     if end_sessions and not once:
         raise ClawError("--end-sessions needs --once", "add --once; without it, collect keeps waiting for next states", 2)
     if env is not None:

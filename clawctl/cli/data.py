@@ -23,7 +23,10 @@ def import_turns(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Publish the turns in a file, once. A second import of the same file changes nothing."""
+    """Publish the turns in a file, once. A second import of the same file changes nothing.
+
+    Example: `clawctl import chats.jsonl --dry-run --run runs/mine`
+    """
     if dry_run:
         from clawctl.collect.dry_run import dry_run as show
 
@@ -41,7 +44,10 @@ def export_turns(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Write all published turns to a file, one session per line."""
+    """Write all published turns to a file, one session per line.
+
+    Example: `clawctl export turns.jsonl --run runs/mine`
+    """
     opened, _ = open_stage("collect", run, recipe, {}, log_level)
     from clawctl.collect.exports import export_text
 

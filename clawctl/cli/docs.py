@@ -10,7 +10,10 @@ from clawctl.shipped import shipped, shipped_names
 
 
 def docs(topic: Annotated[str | None, typer.Argument(help="A page, such as engines. Unset: list the pages.")] = None) -> None:
-    """Print a page of the documentation."""
+    """Print a page of the documentation.
+
+    Example: `clawctl docs clients`
+    """
     from rich.console import Console
     from rich.markdown import Markdown
 

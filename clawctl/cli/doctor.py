@@ -23,7 +23,10 @@ def doctor(
     ] = False,
 ) -> None:
     """Check this machine, each sandbox and the browser. The first lines are about what a recipe needs: GPU, engine, model, memory,
-    port, disk and judge. The sandboxes are checked with attempts to break out."""
+    port, disk and judge. The sandboxes are checked with attempts to break out.
+
+    Example: `clawctl doctor --recipe mine.yaml`
+    """
     from clawctl.launch.box_checks import check_box
     from clawctl.printing import answers
     from clawctl.run.directory import recipe_file

@@ -31,7 +31,10 @@ def evaluate(
     as_json: AsJson = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Measure versions; with a gate, decide which one goes live. If the recipe has no gate, the trainer moves LIVE itself."""
+    """Measure versions; with a gate, decide which one goes live. If the recipe has no gate, the trainer moves LIVE itself.
+
+    Example: `clawctl eval --version 3 --against 0 --run runs/mine`
+    """
     opened, resolved = open_stage("eval", run, recipe, {}, log_level)
     if against is None and tasks is None and not suite:
         from clawctl.eval.worker import evaluate as work

@@ -13,7 +13,10 @@ app = typer.Typer(no_args_is_help=True, help="Inspect a run: tables, or --json f
 
 @app.command()
 def sessions(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show each session: turns, trained turns and reward. A narrow terminal shows fewer columns; --json has all of them."""
+    """Show each session: turns, trained turns and reward. A narrow terminal shows fewer columns; --json has all of them.
+
+    Example: `clawctl inspect sessions --run runs/mine`
+    """
     from clawctl.inspect.sessions import show_sessions
 
     show_sessions(open_run(run, create=False), as_json)
@@ -28,7 +31,10 @@ def turns(
     as_json: AsJson = False,
 ) -> None:
     """Show each turn: request, answer, next state, reward, hint, fate. The fate is the step that trained
-    the turn, or the reason why no step did."""
+    the turn, or the reason why no step did.
+
+    Example: `clawctl inspect turns --session chat-3f2a --run runs/mine`
+    """
     from clawctl.inspect.turns import show_turns
 
     show_turns(open_run(run, create=False), session, as_json)
@@ -44,7 +50,10 @@ def why(
     as_json: AsJson = False,
 ) -> None:
     """Show all numbers between a turn and its gradient. They are the verdict, credit, versions, ratio, mask, advantages and
-    weights."""
+    weights.
+
+    Example: `clawctl inspect why 3f2a --tokens --run runs/mine`
+    """
     from clawctl.inspect.why import show_why
 
     show_why(open_run(run, create=False), turn, tokens, as_json)
@@ -53,7 +62,10 @@ def why(
 @app.command()
 def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Show each version: loss, eval results, whether it is live. It also shows the step, the method, the number of turns, and who
-    moved LIVE last."""
+    moved LIVE last.
+
+    Example: `clawctl inspect policies --run runs/mine`
+    """
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -65,7 +77,10 @@ def episodes(
     plan: Annotated[str | None, typer.Option(help="List the episodes of this plan: its id, or the beginning of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the episodes that were played. For each plan, it shows the tasks, the mean reward, pass@k and the endings."""
+    """Show the episodes that were played. For each plan, it shows the tasks, the mean reward, pass@k and the endings.
+
+    Example: `clawctl inspect episodes --json --run runs/mine`
+    """
     from clawctl.inspect.episodes import show_episodes
 
     show_episodes(open_run(run, create=False), plan, as_json)
@@ -74,7 +89,10 @@ def episodes(
 @app.command()
 def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Summarize in five lines whether the policy has improved. The evidence is the eval records and the complaints in real
-    traffic."""
+    traffic.
+
+    Example: `clawctl inspect better --run runs/mine`
+    """
     from clawctl.inspect.better import show_better
 
     show_better(open_run(run, create=False), as_json)
@@ -82,7 +100,10 @@ def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show the stages and their problems. It also counts waiting, lost and untrained turns, with reasons."""
+    """Show the stages and their problems. It also counts waiting, lost and untrained turns, with reasons.
+
+    Example: `clawctl inspect health --run runs/mine`
+    """
     from clawctl.inspect.health_lines import show_health
 
     show_health(open_run(run, create=False), as_json)
@@ -90,7 +111,10 @@ def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command()
 def data(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """Show the stored data with its location, age and users. It prints one line per folder and one per user."""
+    """Show the stored data with its location, age and users. It prints one line per folder and one per user.
+
+    Example: `clawctl inspect data --run runs/mine`
+    """
     from clawctl.inspect.data import show_data
 
     show_data(open_run(run, create=False), as_json)
@@ -103,7 +127,10 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a page and a picture that you can share. They show the eval results and each step. The page loads no external
-    resources."""
+    resources.
+
+    Example: `clawctl inspect report --out report --run runs/mine`
+    """
     from clawctl.inspect.report import show_report
 
     show_report(open_run(run, create=False), out, as_json)
@@ -116,7 +143,10 @@ def web(
     as_json: AsJson = False,
 ) -> None:
     """Serve web pages that show the run. The command prints a link that logs you in. The pages are reachable from this machine
-    only."""
+    only.
+
+    Example: `clawctl inspect web --port 0 --run runs/mine`
+    """
     from clawctl.inspect.web import serve_pages
 
     serve_pages(open_run(run, create=False), port, as_json)

@@ -37,7 +37,10 @@ def judge(
     log_level: LogLevel = "info",
 ) -> None:
     """Judge each turn by its next state. The majority of several votes decides. If the next state suggests a hint, the
-    verdict includes it."""
+    verdict includes it.
+
+    Example: `clawctl judge --endpoint http://127.0.0.1:8000/v1 --once --run runs/mine`
+    """
     settings = judge_settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)
     opened, resolved = open_stage("judge", run, recipe, settings, log_level)
     from clawctl.judge.worker import judge as work

@@ -15,7 +15,10 @@ def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
     run: RunOption = DEFAULT_RUN,
 ) -> None:
-    """Create a key and show it once. Only a salted hash is stored. A running server accepts the key within a second."""
+    """Create a key and show it once. Only a salted hash is stored. A running server accepts the key within a second.
+
+    Example: `clawctl keys add anna --run runs/mine`
+    """
     from clawctl.run.keys import add_key as work
 
     typer.echo(work(open_run(run), name))
@@ -24,7 +27,10 @@ def add_key(
 
 @app.command(name="list")
 def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """List the names and creation times of the keys. The keys themselves and the run's own key, `default`, are not shown."""
+    """List the names and creation times of the keys. The keys themselves and the run's own key, `default`, are not shown.
+
+    Example: `clawctl keys list --run runs/mine`
+    """
     from clawctl.run.keys import show_keys
 
     show_keys(open_run(run, create=False), as_json)
@@ -32,7 +38,10 @@ def list_keys(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 @app.command(name="rotate")
 def rotate_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Replace a key and show the new one once. A running server refuses the old one within a second, and ends its requests."""
+    """Replace a key and show the new one once. A running server refuses the old one within a second, and ends its requests.
+
+    Example: `clawctl keys rotate anna --run runs/mine`
+    """
     from clawctl.run.keys import rotate_key as work
 
     typer.echo(work(open_run(run, create=False), name))
@@ -41,7 +50,10 @@ def rotate_key(name: Annotated[str, typer.Argument(help="Name of the key's user.
 
 @app.command(name="remove")
 def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.")], run: RunOption = DEFAULT_RUN) -> None:
-    """Remove a key. A running server refuses it within a second, and ends its requests."""
+    """Remove a key. A running server refuses it within a second, and ends its requests.
+
+    Example: `clawctl keys remove anna --run runs/mine`
+    """
     from clawctl.run.keys import remove_key as work
 
     work(open_run(run, create=False), name)

@@ -17,7 +17,10 @@ Words = Annotated[str | None, typer.Option(help="Show it only with requests that
 
 @app.command(name="list")
 def list_notes(run: RunOption = DEFAULT_RUN, key: Key = "", as_json: AsJson = False) -> None:
-    """List the notes of all keys, or of one, with their states."""
+    """List the notes of all keys, or of one, with their states.
+
+    Example: `clawctl notes list --run runs/mine`
+    """
     from clawctl.inspect.notes import show_notes
 
     show_notes(open_run(run, create=False), key, as_json)
@@ -25,7 +28,10 @@ def list_notes(run: RunOption = DEFAULT_RUN, key: Key = "", as_json: AsJson = Fa
 
 @app.command(name="show")
 def show_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default", as_json: AsJson = False) -> None:
-    """Show one note with everything that is known about it."""
+    """Show one note with everything that is known about it.
+
+    Example: `clawctl notes show 3f2a --run runs/mine`
+    """
     from clawctl.inspect.notes import show_note as work
 
     work(open_run(run, create=False), key, note, as_json)
@@ -75,7 +81,10 @@ def edit_note(
     words: Words = None,
     state: Annotated[str | None, typer.Option(help="new, prompted, practised, learned, retracted or another state.")] = None,
 ) -> None:
-    """Change a note. Its file may as well be edited by hand: `RUN/notes/KEY/ID.md`."""
+    """Change a note. Its file may as well be edited by hand: `RUN/notes/KEY/ID.md`.
+
+    Example: `clawctl notes edit 3f2a --text "Answer in French." --run runs/mine`
+    """
     from typing import get_args
 
     from clawctl.errors import ClawError
@@ -96,7 +105,10 @@ def edit_note(
 
 @app.command(name="retire")
 def retire_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") -> None:
-    """End a note: it is neither shown to the model nor practised. Its file stays."""
+    """End a note: it is neither shown to the model nor practised. Its file stays.
+
+    Example: `clawctl notes retire 3f2a --run runs/mine`
+    """
     from clawctl.run.notes import change_note
 
     change_note(open_run(run, create=False), key, note, state="retracted", reason="retired by hand")
@@ -105,7 +117,10 @@ def retire_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") ->
 
 @app.command(name="forget")
 def forget_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") -> None:
-    """Delete a note's file."""
+    """Delete a note's file.
+
+    Example: `clawctl notes forget 3f2a --run runs/mine`
+    """
     from clawctl.run.notes import remove_note
 
     remove_note(open_run(run, create=False), key, note)

@@ -46,7 +46,10 @@ def play(
     log_level: LogLevel = "info",
 ) -> None:
     """Play an environment against this run's server. Episodes that were already played are skipped. `clawctl collect --env` does
-    the same."""
+    the same.
+
+    Example: `clawctl play practice --option note="Answer in Spanish." --run runs/mine`
+    """
     if check:
         from clawctl.environments import checking
 

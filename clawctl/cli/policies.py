@@ -12,7 +12,10 @@ app = typer.Typer(no_args_is_help=True, help="List, promote and roll back policy
 
 @app.command(name="list")
 def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
-    """List the versions and show which one is live. Same as `clawctl inspect policies`."""
+    """List the versions and show which one is live. Same as `clawctl inspect policies`.
+
+    Example: `clawctl policies list --run runs/mine`
+    """
     from clawctl.inspect.policies import show_policies
 
     show_policies(open_run(run, create=False), as_json)
@@ -21,7 +24,10 @@ def list_policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None
 @app.command()
 def promote(version: Annotated[int, typer.Argument(help="A published version.")], run: RunOption = DEFAULT_RUN) -> None:
     """Make a published version live. The server switches after the version passes its canary check. The move is recorded
-    with your name."""
+    with your name.
+
+    Example: `clawctl policies promote 3 --run runs/mine`
+    """
     from clawctl.run.promotion import promote as work
 
     typer.echo(work(open_run(run, create=False), version))
@@ -33,7 +39,10 @@ def rollback(
     run: RunOption = DEFAULT_RUN,
 ) -> None:
     """Make an older version live again. The server switches after the version passes its canary check. Nothing is deleted. The
-    move is recorded with your name."""
+    move is recorded with your name.
+
+    Example: `clawctl policies rollback --run runs/mine`
+    """
     from clawctl.run.promotion import rollback as work
 
     typer.echo(work(open_run(run, create=False), version))

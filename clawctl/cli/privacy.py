@@ -26,7 +26,10 @@ def forget(
     as_json: AsJson = False,
 ) -> None:
     """Delete the data of a session, a user or a period. All files are rewritten without it. Policies that were trained on it are
-    listed."""
+    listed.
+
+    Example: `clawctl forget --user anna --dry-run --run runs/mine`
+    """
     from clawctl.privacy.command import forget as work
 
     work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
@@ -38,7 +41,10 @@ def retention(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`."""
+    """Delete conversations that have expired. The limits are `privacy.max_age_days` and `privacy.max_gb`.
+
+    Example: `clawctl retention --dry-run --run runs/mine`
+    """
     from clawctl.privacy.command import expire as work
 
     work(open_run(run, create=False), recipe, dry_run, as_json)

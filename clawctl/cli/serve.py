@@ -38,7 +38,10 @@ def serve(
     log_level: LogLevel = "info",
 ) -> None:
     """Serve a model and capture its conversations. The APIs are OpenAI Chat Completions, OpenAI Responses and Anthropic Messages.
-    The server follows policies/LIVE."""
+    The server follows policies/LIVE.
+
+    Example: `clawctl serve --model smollm2 --intercept --run runs/mine`
+    """
     settings = {
         "model.path": model or from_environment("MODEL"),
         "serve.host": host or from_environment("HOST"),

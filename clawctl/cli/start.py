@@ -42,7 +42,10 @@ def start(
     log_level: LogLevel = "info",
 ) -> None:
     """Serve and train a model that fits this machine. On a terminal it asks for the model and the agent. The run is shown as pages.
-    Its recipe is RUN/recipe.yaml, and the same command goes on with it. Ctrl-C or the end of the terminal ends everything."""
+    Its recipe is RUN/recipe.yaml, and the same command goes on with it. Ctrl-C or the end of the terminal ends everything.
+
+    Example: `clawctl start --model smollm2 --agent codex`
+    """
     parent, asks = os.getppid(), sys.stdin.isatty() and sys.stdout.isatty()
     if card is not None and write is None:
         raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)

@@ -46,7 +46,10 @@ def train(
     log_level: LogLevel = "info",
 ) -> None:
     """Train on judged turns and publish each version. It runs in one process, or in several under torchrun, which
-    --gpus and --processes start."""
+    --gpus and --processes start.
+
+    Example: `clawctl train --max-steps 10 --run runs/mine`
+    """
     settings = {
         "train.backend": backend,
         "train.method": method,

@@ -55,7 +55,10 @@ def up(
     only: Annotated[str | None, typer.Option("--only", help="Run only this stage. The jobs of --on use this option.")] = None,
 ) -> None:
     """Run all stages of a recipe under one parent process. It restarts failed stages and merges the logs. Ctrl-C stops all stages
-    cleanly. With --on, a scheduler runs them on several machines."""
+    cleanly. With --on, a scheduler runs them on several machines.
+
+    Example: `clawctl up smollm2 --run runs/mine`
+    """
     if stop or status:
         from clawctl.launch import launcher_of
 

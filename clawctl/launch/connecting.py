@@ -113,7 +113,9 @@ def version_of(client: ClientEntry, program: str) -> str:
     if shutil.which(program) is None:
         raise ClawError(f"there is no command {program!r}", cure)
     try:
-        done = subprocess.run([program, client.get("version", "--version")], capture_output=True, text=True, timeout=_VERSION_S, check=False)
+        done = subprocess.run(
+            [program, client.get("version", "--version")], capture_output=True, text=True, timeout=_VERSION_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClawError(f"{program} --version failed: {error}", cure) from error
     match = re.search(r"\b\d+(\.\d+)+", done.stdout)

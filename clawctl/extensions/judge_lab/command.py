@@ -30,7 +30,10 @@ def calibrate(
     log_level: LogLevel = "info",
 ) -> None:
     """Measure the judge on turns with a known verdict. It reports the accuracy, the cost, and how many attacks change the verdict.
-    It writes no verdicts."""
+    It writes no verdicts.
+
+    Example: `clawctl calibrate --ratings --run runs/mine`
+    """
     if file is None and not ratings and not attacks:
         raise ClawError("calibrate needs turns whose verdict is known", "name a FILE of labelled turns, --ratings or --attacks", 2)
     settings = judge_settings(endpoint, model, votes, threshold, concurrency, prm, custom_rm)

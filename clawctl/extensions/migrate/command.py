@@ -19,7 +19,10 @@ def convert_recipe(
     old: Annotated[Path, typer.Argument(help="A recipe (YAML) of OpenClaw-RL, slime, verl, TRL or a similar system.")],
     out: Annotated[Path | None, typer.Option("--out", help="Output file. Unset: write to stdout.")] = None,
 ) -> None:
-    """Convert another system's recipe. A table shows the result for every key. If a key is unknown, nothing is written."""
+    """Convert another system's recipe. A table shows the result for every key. If a key is unknown, nothing is written.
+
+    Example: `clawctl recipe convert theirs.yaml`
+    """
     from clawctl.extensions.migrate.convert import NotConverted, convert
     from clawctl.run.directory import publish_bytes
 

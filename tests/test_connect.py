@@ -14,7 +14,8 @@ import yaml
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.launch.connecting import Connection, ConnectOptions, clients, configure, connect, filled, merged, read_config
+from clawctl.launch.client_files import configure, merged, read_config
+from clawctl.launch.connecting import Connection, ConnectOptions, clients, connect, filled
 from clawctl.launch.openclaw import fragment, plugin_folder
 from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import announce

@@ -1,7 +1,6 @@
 """`clawctl connect`: points a client at a run. The table `clients.yaml` has the clients; OpenClaw's configuration depends on its
 version (`launch/openclaw.py`). An existing configuration is added to, and a copy of it is kept."""
 
-import copy
 import json
 import re
 import shlex
@@ -18,22 +17,21 @@ from uuid import uuid4
 
 import yaml
 
-from clawctl.config import Recipe, load_recipe, openclaw_config
-from clawctl.config.environment import client_folder, environment_of_program
+from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
+from clawctl.launch.client_files import VERSION_S, ClientEntry, as_text, configure, end_of, file_of, read_config, surroundings
 from clawctl.launch.openclaw import addition
-from clawctl.printing import busy, plain, print_json
+from clawctl.printing import busy, print_json
 from clawctl.process import kill_group
-from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
 from clawctl.run.keys import CHECK_EVERY_S, KeyRing, add_key, remove_key
 
 UNKNOWN_CONTEXT = 32768  # tokens, if the server does not answer
 _TABLE = Path(__file__).with_name("clients.yaml")
-_VERSION_S, _TRY_S, _LOOK_S = 120.0, 300.0, 0.5
+_TRY_S, _LOOK_S = 300.0, 0.5
 _KEY = re.compile(r"claw-[A-Za-z0-9_-]{20,}")
-ClientEntry = dict[str, Any]  # an entry of the table
 
 
 @cache
@@ -91,7 +89,7 @@ def by_hand(client: ClientEntry) -> str:
     if "own" in client:
         text = f"# ~/{client['file']}\n{client['own']}"
     elif "merge" in client:
-        text = f"# in ~/{client['file']}\n{_written(client['merge'], client['file'])}"
+        text = f"# in ~/{client['file']}\n{as_text(client['merge'], client['file'])}"
     elif "setup" in client:
         text = f"{shlex.join([client['program'], *client['setup']])}\n"
     else:
@@ -101,12 +99,6 @@ def by_hand(client: ClientEntry) -> str:
     return f"{text}then run: {client['use']}"
 
 
-def _written(config: Any, name: str) -> str:
-    if name.endswith(".json"):
-        return json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    return str(yaml.safe_dump(config, sort_keys=False))
-
-
 def version_of(client: ClientEntry, program: str) -> str:
     """The version of the installed client, such as "2026.9.6". Raises ClawError if it is missing or does not start."""
     cure = f"install it (`{client['install']}`), or name its command with --program"
@@ -114,7 +106,7 @@ def version_of(client: ClientEntry, program: str) -> str:
         raise ClawError(f"there is no command {program!r}", cure)
     try:
         done = subprocess.run(
-            [program, client.get("version", "--version")], capture_output=True, text=True, timeout=_VERSION_S, check=False
+            [program, client.get("version", "--version")], capture_output=True, text=True, timeout=VERSION_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClawError(f"{program} --version failed: {error}", cure) from error
@@ -128,124 +120,6 @@ def version_of(client: ClientEntry, program: str) -> str:
 
 def numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
-
-
-# ---- the configuration -----------------------------------------------------------------------------------------------------
-
-
-def file_of(client: ClientEntry, home: Path | None = None) -> Path:
-    """The client's configuration: below `home`, or where the client expects it."""
-    file = Path(client["file"])
-    if home is None and "made_by" in client:
-        return openclaw_config()
-    if home is None and (moved := client_folder(client.get("moved_by"))) is not None:
-        return moved / file.name
-    return (home or Path.home()) / file
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """The current configuration; {} if there is none. Raises ClawError if it could not be written back without loss."""
-    try:
-        text = path.read_text()
-        if path.suffix != ".json" and re.search(r"^\s*#|\s#", text, re.MULTILINE):
-            raise ValueError("it has comments")
-        config = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text) or {}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        kind = "JSON" if path.suffix == ".json" else "YAML"
-        cure = "its comments would be lost: copy the output of `clawctl connect` without --write into it by hand"
-        raise ClawError(f"{path} is not plain {kind}: {error}", cure) from error
-    if not isinstance(config, dict):
-        raise ClawError(f"{path} is not an object", "repair it")
-    return config
-
-
-def merged(existing: Any, added: Any) -> Any:
-    """`added` merged into `existing`: objects by key, models by id or name, other lists concatenated. Neither argument changes."""
-    if isinstance(existing, dict) and isinstance(added, dict):
-        return {**existing, **{key: merged(existing.get(key), value) for key, value in added.items()}}
-    if isinstance(existing, list) and isinstance(added, list):
-        named = [_identity(entry) for entry in added]
-        return [entry for entry in existing if entry not in added and (_identity(entry) or entry) not in named] + copy.deepcopy(
-            added
-        )
-    return copy.deepcopy(added)
-
-
-def _identity(entry: Any) -> Any:
-    return entry.get("id", entry.get("name")) if isinstance(entry, dict) else None
-
-
-def configure(client: ClientEntry, program: str, home: Path | None = None) -> Path | None:
-    """Write the configuration of a filled-in `client`. Returns the copy of the old file, which stays if this raises ClawError."""
-    if "variables" in client:
-        raise ClawError(
-            f"{client['title']} has no file for this", "set the variables that `clawctl connect` without --write prints", 2
-        )
-    if "setup" in client:
-        _set_up(client, program, home)
-        return None
-    path = file_of(client, home)
-    if "merge" in client:
-        text = _written(merged(read_config(path), client["merge"]), path.name)
-    elif "own" in client:
-        text = client["own"]
-    else:
-        old = path.read_text().splitlines() if path.exists() else []
-        others = [line for line in old if line.partition("=")[0].strip() not in client["lines"]]
-        text = "\n".join([*others, *(f"{name}={shlex.quote(value)}" for name, value in client["lines"].items()), ""])
-    backup = None
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if path.exists() and path.read_text() != text:
-        backup = path.with_name(f"{path.name}.before-clawctl-{time.strftime('%Y%m%d-%H%M%S')}")
-        publish_bytes(backup, path.read_bytes())
-    publish_bytes(path, text.encode())
-    path.chmod(0o600)  # it has a key in it
-    if "check" in client and (refusal := _refusal(client, program)) is not None:
-        path.unlink()
-        if backup is not None:
-            backup.rename(path)
-        title = client["title"]
-        raise ClawError(f"{title} refuses the new configuration, so the old one stays: {refusal}", "try another --way")
-    return backup
-
-
-def _set_up(client: ClientEntry, program: str, home: Path | None) -> None:
-    done = subprocess.run(
-        [program, *client["setup"]],
-        capture_output=True,
-        text=True,
-        timeout=_VERSION_S,
-        check=False,
-        env=_surroundings(client, home),
-    )
-    if done.returncode != 0:
-        raise ClawError(f"{client['title']} refuses its configuration: {_end_of(done.stderr + done.stdout)}", "update it", 1)
-
-
-def _refusal(client: ClientEntry, program: str) -> str | None:
-    """What the client says against its configuration, or None, also if it cannot check one."""
-    done = subprocess.run([program, *client["check"]], capture_output=True, text=True, timeout=_VERSION_S, check=False)
-    output = done.stderr + done.stdout
-    cannot = "unknown command" in output.lower() or "too many arguments" in output.lower()
-    return None if done.returncode == 0 or cannot else _end_of(output)
-
-
-def _end_of(output: str) -> str:
-    return plain(" ".join(output.split()))[-400:] or "it prints nothing"
-
-
-def _surroundings(client: ClientEntry, home: Path | None) -> dict[str, str]:
-    """The environment of the client, without variables that would configure it otherwise; with the folder `home`."""
-    variables = dict(client.get("variables", {}))
-    if home is None:
-        return environment_of_program(variables, [name for name in (client.get("moved_by"), *client.get("named", [])) if name])
-    folders = {f"XDG_{name}_HOME": str(home / below) for name, below in _XDG.items()}
-    return environment_of_program({**variables, "HOME": str(home), **folders})
-
-
-_XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CACHE": ".cache"}
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------------
@@ -350,7 +224,7 @@ def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_
         before, began = _requests(endpoint), time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
-                [program, *words], cwd=work, env=_surroundings(client, home), start_new_session=True,
+                [program, *words], cwd=work, env=surroundings(client, home), start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
             try:
@@ -360,7 +234,7 @@ def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_
                 kill_group(process.pid)
                 process.wait()
             output.seek(0)
-            said = _end_of(output.read())
+            said = end_of(output.read())
     took = f"{time.monotonic() - began:.0f} s"
     if _is_captured(run, marker):
         return f"a request of {client['title']} arrived and was answered ({took})"

@@ -17,7 +17,10 @@ def practice(
     log_level: LogLevel = "info",
 ) -> None:
     """Practise the notes of this run until the model follows them without a reminder. Serve, collect, judge and train run beside
-    it; `clawctl up` starts it with the recipes that have it in `up.stages`."""
+    it; `clawctl up` starts it with the recipes that have it in `up.stages`.
+
+    Example: `clawctl practice --when always --run runs/mine`
+    """
     opened, resolved = open_stage("practice", run, recipe, {"practice.when": when, "practice.steps": steps}, log_level)
     from clawctl.environments.practising import practise as work
 

@@ -46,6 +46,8 @@ class MachinesConfig(Section):
     """Judge workers."""
     train: TrainerConfig = TrainerConfig()
     """The trainer."""
+    practice: MachineConfig = MachineConfig()
+    """The worker that practises notes."""
     eval: MachineConfig = MachineConfig()
     """The eval worker. A run has one."""
     command: str | None = None

@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -40,6 +40,13 @@ _COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reas
 _ELSEWHERE = 4  # every fourth turn
 
 
+class Asked(NamedTuple):
+    """A request as it was sent."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Exercise:
     """One turn of practice."""
@@ -48,10 +55,11 @@ class Exercise:
     messages: list[Message]  # as they are sent
     hint: str  # what the teacher reads; "": nothing
     place: HintPlace | None  # where `messages` contain the hint; None: they do not
+    tools: list[dict[str, Any]] | None = None
 
 
 class Practice:
-    """Practises one note on earlier requests. Held-out sessions and requests with tools are left out."""
+    """Practises one note, or all notes of a person, on earlier requests. Held-out sessions are left out."""
 
     version = "1"
 
@@ -70,7 +78,7 @@ class Practice:
             if value < 1:
                 raise ClawError(f"play.options.{name} is {value}", "set at least 1", 2)
         self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
-        self._anyway, self._requests = anyway, list[list[Message]]()
+        self._anyway, self._requests = anyway, list[Asked]()
         self._place: HintPlace = "block"
         self._notes: Sequence[Note] = ()
 
@@ -121,39 +129,40 @@ class Practice:
         if split == "eval":
             return []
         rng, exercises = Random(seed), list[Exercise]()
-        requests, others = _endless(self._requests, rng), _endless(other_requests(), rng)
+        requests, others = _endless(self._requests, rng), _endless([Asked(messages) for messages in other_requests()], rng)
         for number in range(count):
             is_other = number % _ELSEWHERE == _ELSEWHERE - 1
-            request = next(others) if is_other else next(requests)
-            if is_other or not (hint := self._hint_for(request)):
-                exercises.append(Exercise("elsewhere", request, "", None))
+            messages, tools = next(others) if is_other else next(requests)
+            if is_other or not (hint := self._hint_for(messages)):
+                exercises.append(Exercise("elsewhere", messages, "", None, tools))
             elif number < self._told * count:
-                exercises.append(Exercise("told", with_hint(request, hint, self._place), hint, self._place))
+                exercises.append(Exercise("told", with_hint(messages, hint, self._place), hint, self._place, tools))
             else:
-                exercises.append(Exercise("alone", request, hint, None))
+                exercises.append(Exercise("alone", messages, hint, None, tools))
         return [Task(f"{exercise.kind}-{number}", exercise) for number, exercise in enumerate(exercises)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         """Ask once. The answer is not graded."""
         exercise: Exercise = task.spec
         asked = endpoint if exercise.kind == "alone" else base_of(endpoint)
-        answer = await ask(asked, exercise.messages, max_tokens=self._max_tokens)
+        tools: dict[str, Any] = {"tools": exercise.tools} if exercise.tools else {}
+        answer = await ask(asked, exercise.messages, max_tokens=self._max_tokens, **tools)
         example = {"prompt": str(exercise.messages[-1].get("content")), "reply": answer}
         return Outcome(hint=exercise.hint, hint_place=exercise.place, example=example)
 
 
-def earlier_requests(run: RunDir, user: str = "") -> list[list[Message]]:
-    """The messages of the run's main turns, oldest first and each once. Episodes, held-out turns, turns with tools and plain
-    prompts are left out. Damaged shards are skipped; judge and trainer quarantine them."""
+def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
+    """The requests of the run's main turns with their tools, oldest first and each once. Episodes, held-out turns and plain prompts
+    are left out. Damaged shards are skipped; judge and trainer quarantine them."""
     rows: list[dict[str, Any]] = []
     for path in published(run.trajectories, ".parquet"):
         with suppress(UnreadableShard, FileNotFoundError):
             rows += read_columns(path, "turns", _COLUMNS)
-    requests: dict[bytes, list[Message]] = {}
+    requests: dict[bytes, Asked] = {}
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
-        if is_wanted and not row["tools"] and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
-            requests[orjson.dumps(row["messages"])] = row["messages"]
+        if is_wanted and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
+            requests[orjson.dumps([row["messages"], row["tools"]])] = Asked(row["messages"], row["tools"] or None)
     return list(requests.values())
 
 
@@ -174,7 +183,7 @@ def base_of(endpoint: Endpoint) -> Endpoint:
     return replace(endpoint, model=f"{endpoint.model.partition('@')[0]}@0")
 
 
-def _endless(items: Sequence[list[Message]], rng: Random) -> Iterator[list[Message]]:
+def _endless(items: Sequence[Asked], rng: Random) -> Iterator[Asked]:
     """The items in random order, again and again."""
     while True:
         order = list(items)

@@ -28,7 +28,7 @@ from clawctl.environments.hint_trial import EVERYDAY, settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.environments.note_effect import NoteEffect, followed_share
 from clawctl.environments.player import Player, make_plan
-from clawctl.environments.practice import Practice, base_of, earlier_requests, text_of
+from clawctl.environments.practice import Asked, Practice, base_of, earlier_requests, text_of
 from clawctl.environments.worker import wait_for_server
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
@@ -235,7 +235,7 @@ class _Practising:
             if not note.in_force and note.steps:
                 change_note(self._run, key, note.id, steps=note.steps - 1)
 
-    def _measure(self, key: str, requests: Sequence[list[Message]], place: HintPlace) -> None:
+    def _measure(self, key: str, requests: Sequence[Asked], place: HintPlace) -> None:
         """Find out which notes need no reminder any more."""
         live = live_version(self._run)
         for note in read_notes(self._run, key):
@@ -252,12 +252,13 @@ class _Practising:
                 reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
                 change_note(self._run, key, note.id, followed=history, reason=reason)
 
-    def _followed(self, note: Note, requests: Sequence[list[Message]], place: HintPlace) -> tuple[float, float]:
+    def _followed(self, note: Note, requests: Sequence[Asked], place: HintPlace) -> tuple[float, float]:
         """How far the live version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
         model = self._find().model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model)), 0.0
-        fitting = [request for request in requests if note.applies_to(text_of(request))][-len(EVERYDAY) :]
+        plain = [request.messages for request in requests if not request.tools]
+        fitting = [messages for messages in plain if note.applies_to(text_of(messages))][-len(EVERYDAY) :]
         if not fitting:
             return 0.0, 0.0
         return (

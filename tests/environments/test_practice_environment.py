@@ -13,7 +13,7 @@ from clawctl.environments import Outcome
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.environments.note_cost import is_costly, short_questions
 from clawctl.environments.player import make_plan
-from clawctl.environments.practice import Practice, earlier_requests, other_requests
+from clawctl.environments.practice import Asked, Practice, earlier_requests, other_requests
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
@@ -45,14 +45,14 @@ def prepared(run: RunDir, url: str = "http://127.0.0.1:9/v1", note: str = NOTE, 
     return practice
 
 
-def texts(requests: list[list[dict[str, Any]]]) -> list[str]:
-    return [messages[-1]["content"] for messages in requests]
+def texts(requests: list[Asked]) -> list[str]:
+    return [request.messages[-1]["content"] for request in requests]
 
 
 # ---- the requests --------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_those_of_people_without_held_out_sessions_side_turns_episodes_and_tools(run: RunDir) -> None:
+def test_requests_are_those_of_people_without_held_out_sessions_side_turns_and_episodes(run: RunDir) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     episode = {"hint": NOTE, "hint_place": "line"}
     write_turns(run.trajectories / "a.parquet", [
@@ -60,7 +60,7 @@ def test_requests_are_those_of_people_without_held_out_sessions_side_turns_episo
         turn("held", reason="held out"), turn("title", kind="side", reason="side turn"), turn("tools", tools=tools),
         turn("episode", episode=episode), turn("plain", messages=[plain_prompt("Once upon")]),
     ])  # fmt: skip
-    assert texts(earlier_requests(run)) == ["question mine", "question annas", "question silent"]
+    assert texts(earlier_requests(run)) == ["question mine", "question annas", "question silent", "question tools"]
     assert texts(earlier_requests(run, user="anna")) == ["question annas"]
 
 
@@ -136,6 +136,18 @@ def test_practice_is_no_suite(run: RunDir) -> None:
 
 
 # ---- the calls -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_asked_again_with_its_tools(run: RunDir) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    write_turns(run.trajectories / "a.parquet", [turn("a", tools=tools), turn("b")])
+    with answering(lambda body: "yes") as server:
+        practice = prepared(run, server.url, told=1)
+        for task in practice.tasks("train", 8, 0):
+            asyncio.run(practice.play(task, Endpoint(server.url, "key", "tiny")))
+        asked_tools = {request["body"]["messages"][-1]["content"]: request["body"].get("tools") for request in server.asked}
+    assert asked_tools[f"question a {NOTE}"] == tools
+    assert asked_tools[f"question b {NOTE}"] is None
 
 
 def played(practice: Practice, server: Answering, count: int = 16) -> list[tuple[str, dict[str, Any], Outcome]]:

@@ -29,7 +29,7 @@ _FEW = (
     "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
     "untrainable_reason", "redacted_by", "step_reward", "episode", "images",
 )  # fmt: skip
-_WORDS = ("messages", "response", "next_state")
+_WORDS = ("messages", "response", "next_state", "notes")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
 
 

@@ -64,7 +64,7 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     turn = as_dict(row)
     worth = PRACTICE if row.verdict is not None and row.verdict["judge"] == PRACTICE else row.worth.text
     explained: dict[str, Any] = {"turn": turn, "worth": worth, "cure": cure_of(row), "step": of_step, "numbers": None}
-    explained["practice"] = practice_of(row)
+    explained["practice"], explained["notes"] = practice_of(row), row.turn.get("notes")
     if record is None:
         return explained
     turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # the values used in training
@@ -216,6 +216,9 @@ def _lines(facts: dict[str, Any]) -> list[Text]:
         lines.append(_line("held out", _HELD_OUT_MEANS))
     if facts["practice"] is not None:
         lines.append(_line("practice", facts["practice"]))
+    if facts["notes"] is not None:
+        shown = facts["notes"]["text"].replace("\n", " ")
+        lines.append(_line("notes", f"{', '.join(facts['notes']['ids'])}, in the prompt ({facts['notes']['place']}): {shown}"))
     if facts["episode"] is not None:
         lines += _episode_lines(facts["episode"])
     if facts["cure"] is not None:

@@ -7,6 +7,7 @@
   retracted        a wish that was learned is taken back and practised away
   two-people       two keys with opposite wishes, each met by the notes in its own prompts
   control          a sentence that asks for nothing
+  kinds            what a judge makes of 127 replies (`once_kinds`); it needs --endpoint and --model
 
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
 requests, wishes and scorers are those of `scripts/bench real`. `--quick` makes two steps of one wish.
@@ -26,6 +27,7 @@ from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, read_notes
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import wait_until
+from scripts.benchmarks.once_kinds import kinds
 from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, running, talk, write_recipe
 from scripts.benchmarks.real_scorers import meets, unreadable
 from scripts.benchmarks.table import Row, make_parser, report
@@ -41,6 +43,9 @@ def main() -> None:
     parser.add_argument("--notes", default="short,list,spanish", help="wishes that are said")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
     parser.add_argument("--steps", type=int, default=16, help="most steps of practice for a note")
+    parser.add_argument("--endpoint", help="base URL of a judge, for the case kinds")
+    parser.add_argument("--model", default="judge", help="name of the judge's model")
+    parser.add_argument("--api-key", default="none", help="key of the judge's endpoint")
     options = parser.parse_args()
     cases = ["told-once"] if options.quick else options.case.split(",")
     notes, steps = (["short"], 2) if options.quick else (options.notes.split(","), options.steps)
@@ -60,6 +65,10 @@ def main() -> None:
                 rows += two_people(root)
             if "control" in cases:
                 rows += once("control", ["nothing"], root, 4, seed, 12)
+        if "kinds" in cases:
+            if options.endpoint is None:
+                raise SystemExit("a capable judge cannot run here: name one with --endpoint and --model")
+            rows += kinds(Path(folder), {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key})
     report("once", _means(rows), options.json)
 
 

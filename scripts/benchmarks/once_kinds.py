@@ -90,7 +90,7 @@ def _found(sentence: dict[str, Any], result: str) -> bool:
     """Whether the result is the right one. A retraction that names no note ends none."""
     if sentence["kind"] == "retraction":
         return result == (f"ends {sentence['ends']}" if sentence["ends"] else "nothing")
-    return result == sentence["kind"]
+    return bool(result == sentence["kind"])
 
 
 def _key(number: int) -> str:

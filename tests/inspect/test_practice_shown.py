@@ -66,6 +66,15 @@ def test_why_shows_the_note_the_kind_and_that_nobody_rated_the_answer(
         assert word not in shown, word
 
 
+def test_why_shows_the_notes_that_the_model_saw(practised: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    notes: Any = {"ids": ["brief", "ruth"], "text": f"{NOTE}\nMy daughter is Ruth.", "place": "line"}
+    write_turns(practised.trajectories / "b.parquet", [turn("noted", "s-noted", notes=notes)])
+    show_why(practised, "noted", False, as_json=True)
+    assert orjson.loads(capsys.readouterr().out)["notes"] == notes
+    show_why(practised, "noted", False, as_json=False)
+    assert f"brief, ruth, in the prompt (line): {NOTE} My daughter is Ruth." in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_page_of_a_turn_shows_the_same(practised: RunDir, kind: str) -> None:
     hint, _, how = KINDS[kind]

@@ -78,9 +78,8 @@ class ControlTexts:
     def broken_messages(self, messages: list[Message]) -> list[Message]:
         """Like `broken`, but keeps the tags around the reasoning at the start of an assistant message."""
         mapped = [_mapped_message(message, lambda text, _: self._broken(text)) for message in messages]
-        if all(token is None for token in mapped):
-            return messages
-        return [old if new is None else new for old, new in zip(messages, mapped, strict=True)]
+        changed = [old if new is None else new for old, new in zip(messages, mapped, strict=True)]
+        return changed if any(mapped) else messages
 
     def _broken(self, text: str) -> str:
         return self.pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)

@@ -10,8 +10,8 @@ from typing import Literal
 
 from clawctl.extensions.secrets.commands import in_addresses, in_calls, in_commands, in_lines
 from clawctl.extensions.secrets.context import near_names
-from clawctl.extensions.secrets.cookies import in_cookies, is_cookie
 from clawctl.extensions.secrets.digit_codes import in_digit_codes, is_code_under
+from clawctl.extensions.secrets.disclosures import in_disclosures
 from clawctl.extensions.secrets.encoded import encoded, is_login
 from clawctl.extensions.secrets.formats import keys, marked_keys, of_providers
 from clawctl.extensions.secrets.hashes import hashed_passwords
@@ -21,8 +21,9 @@ from clawctl.extensions.secrets.labelled import in_bytes, in_chains, in_codes, i
 from clawctl.extensions.secrets.links import in_links
 from clawctl.extensions.secrets.names import is_secret_under
 from clawctl.extensions.secrets.people import cards, emails, passes_luhn, phones
+from clawctl.extensions.secrets.personal_items import in_cookies, in_personal_items, is_cookie
 from clawctl.extensions.secrets.private_keys import private_keys
-from clawctl.extensions.secrets.prose import in_prose
+from clawctl.extensions.secrets.prose import in_dumps, in_prose
 from clawctl.extensions.secrets.recovery import in_network_keys, in_recovery_codes
 from clawctl.extensions.secrets.terminal import in_outputs
 from clawctl.extensions.secrets.text import KINDS, AnchoredSearch, Kind, Span, Text, make_text, spans_of
@@ -63,7 +64,10 @@ RULES = (
     Rule("a PIN, code or login in a sentence", "password", in_labelled, by="words"),
     Rule("a one-time code in a sentence", "password", in_codes, by="words"),
     Rule("a code of digits that a word names", "password", in_digit_codes, by="words"),
+    Rule("a password told in a sentence", "password", in_disclosures, by="words"),
     Rule("a password-shaped word in prose", "password", in_prose, by="words"),
+    Rule("a key as a machine prints it", "password", in_dumps, by="words"),
+    Rule("a secret of a thing that somebody owns", "password", in_personal_items, by="words"),
     Rule("a session in a cookie", "token", in_cookies),
     Rule("the key that a client is made with", "password", in_constructors),
     Rule("a secret that a command printed", "password", in_outputs, by="words"),

@@ -9,7 +9,6 @@ similar words suffice. `code` and similar words also need a word for what the co
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import or_
 from typing import NamedTuple
@@ -75,7 +74,7 @@ def is_code_under(name: str, value: str) -> bool:
 def _regions(piece: Text) -> list[tuple[int, int]]:
     """Return the parts of a text that contain digits around words that name codes."""
     regions: list[tuple[int, int]] = []
-    for at in _names(piece):
+    for at, _, _ in code_words(piece, NAME):
         start, end = max(0, at - _BEHIND), min(len(piece.text), at + _AHEAD)
         if regions and start <= regions[-1][1]:
             regions[-1] = (regions[-1][0], end)
@@ -92,30 +91,32 @@ def _is_spoken(piece: Text, start: int, end: int) -> bool:
     words = _RUN.findall(piece.ascii, start, end)
     uses = [] if _DIGIT_WORDS.isdisjoint(words) else [_use_of(word) for word in words]
     if piece.beyond:
-        uses += [use for at, use in _words_beyond(piece) if start <= at < end]
-    return sum(bool(use & (_SPOKEN | _NUMBER)) for use in uses) > 1 or any(use & _NUMBER for use in uses)
+        uses += [use for at, _, use in _words_beyond(piece) if start <= at < end]
+    return sum(bool(use & (SPOKEN | NUMBER)) for use in uses) > 1 or any(use & NUMBER for use in uses)
 
 
-_NAMED, _SPOKEN, _NUMBER = 1, 2, 4  # uses of a word: names a code, is a digit, is several digits
-_SIDES = anchor_words(ANCHORED)
-_NAMES_AT = Anchors(*_SIDES)
+NAME, SECRET_NAME, SPOKEN, NUMBER = 1, 2, 4, 8  # uses of a word: names a code, names a password, is a digit, is several digits
+_WORDS = {NAME: anchor_words(ANCHORED), SECRET_NAME: anchor_words(Meaning.PASSWORD)}
+_ANCHOR_WORDS = {use: (Anchors(*words), words) for use, words in _WORDS.items()}
+PASSWORDS_AT = _ANCHOR_WORDS[SECRET_NAME][0]
 _TO_RUN_END = regex("[a-z]*")
 _RUN = regex("(?<![a-z])[a-z]+")
 _DIGIT_WORDS = frozenset(anchor_words(Meaning.DIGIT | Meaning.TWICE))
 
 
-@tried_at(_NAMES_AT, BEYOND, to_value_end=False)
+@tried_at(_ANCHOR_WORDS[NAME][0], BEYOND, to_value_end=False)
 def in_digit_codes(piece: Text) -> Iterator[Span]:
     """Find codes such as `front door code 774610, back gate 1355`, `现关密码改成2981#了`, `der Türcode ist drei zwei null drei`."""
     for start, end in _regions(piece):
         yield from _Region(piece.text, start, end).codes()
 
 
-def _names(piece: Text) -> list[int]:
-    """Return the positions of the words that name a code, in order."""
-    names, text = set[int](), piece.ascii
-    for anchor, starts in _NAMES_AT.occurrences(piece):
-        before, after = _SIDES[anchor]
+def code_words(piece: Text, wanted: int) -> list[tuple[int, int, int]]:
+    """Return the words of a text with a wanted use, in order: start, end and uses."""
+    anchors, sides = _ANCHOR_WORDS[wanted]
+    words, text = dict[int, tuple[int, int, int]](), piece.ascii
+    for anchor, starts in anchors.occurrences(piece):
+        before, after = sides[anchor]
         for begin in starts:
             end = begin + len(anchor)
             precedes, follows = text[begin - 1 : begin].isalpha(), text[end : end + 1].isalpha()
@@ -124,22 +125,22 @@ def _names(piece: Text) -> list[int]:
             while precedes and begin > 0 and text[begin - 1].isalpha():
                 begin -= 1
             end = _TO_RUN_END.match(text, end).end() if follows else end  # type: ignore[union-attr]
-            if _use_of(text[begin:end]) & _NAMED:
-                names.add(begin)
+            if (use := _use_of(text[begin:end])) & wanted:
+                words[begin] = begin, end, use
     if piece.beyond:
-        names |= {at for at, use in _words_beyond(piece) if use & _NAMED}
-    return sorted(names)
+        words |= {word[0]: word for word in _words_beyond(piece) if word[2] & wanted}
+    return sorted(words.values())
 
 
-def _words_beyond(piece: Text) -> list[tuple[int, int]]:
-    """Return the positions of the words with letters beyond ASCII that have a use, and their uses."""
+def _words_beyond(piece: Text) -> list[tuple[int, int, int]]:
+    """Return the words with letters beyond ASCII that have a use."""
     if piece.words is None:
         piece.words, lower = [], piece.lower
         for word in {word for word in TOKEN.findall(lower) if not word.isascii()}:
             if use := _use_of(word):
                 spaced = _SPACELESS.match(word) is None
                 piece.words += [
-                    (at, use)
+                    (at, at + len(word), use)
                     for at in positions_of(lower, word)
                     if not (spaced and (lower[at - 1 : at].isalpha() or lower[at + len(word) : at + len(word) + 1].isalpha()))
                 ]
@@ -151,10 +152,11 @@ def _use_of(word: str) -> int:
     if len(word) == 1 and word.isascii():
         return 0
     meaning = _run_meaning(word)
-    use = _NAMED * bool(meaning & ANCHORED and (not meaning & Meaning.PLACE or meaning & NAMES))
+    use = NAME * bool(meaning & ANCHORED and (not meaning & Meaning.PLACE or meaning & NAMES))
+    use |= SECRET_NAME * bool(meaning & Meaning.PASSWORD)
     if _SINO.fullmatch(word) or (_SPACELESS.match(word) and _digits_within(word) > 2):
-        return use | _NUMBER
-    return use | _SPOKEN * bool(meaning & (Meaning.DIGIT | Meaning.TWICE))
+        return use | NUMBER
+    return use | SPOKEN * bool(meaning & (Meaning.DIGIT | Meaning.TWICE))
 
 
 def _digits_within(run: str) -> int:
@@ -168,22 +170,6 @@ def _run_meaning(word: str) -> int:
     if _SPACELESS.match(word):
         return reduce(or_, (meaning for _, _, meaning in words_within(word)), 0)
     return meaning_of(word)
-
-
-@dataclass(slots=True)
-class _Number:
-    """A number that may be a code: `text[start:end]`, in digits or `spoken`."""
-
-    start: int
-    end: int
-    on_keypad: bool  # `#` or `*` is beside it
-    value: str = ""
-    digits: int = 0
-    spoken: bool = False
-    before: int = 0  # the index of the first word of the region that does not end before it
-    after: int = 0  # the index of the first word that begins behind it
-    floor: int = 0  # where its clause or label begins
-    joined: bool = False  # a sign or a verb joins it to the words before it
 
 
 class _Region:
@@ -203,7 +189,7 @@ class _Region:
         ]
         candidates += self._spoken()
         for start, end, on_keypad in sorted(candidates):
-            if start >= self.last and self._is_code(_Number(start, end, on_keypad)):
+            if start >= self.last and self._is_code(start, end, on_keypad):
                 self.last = end
                 yield Span(start, end, "password")
 
@@ -222,64 +208,67 @@ class _Region:
                 yield run[0].start, run[-1].end, False
             run = [word] if is_digit else []
 
-    def _is_code(self, number: _Number) -> bool:
-        text, start, value = self.text, number.start, self.text[number.start : number.end].strip("#*")
-        number.value, number.digits = value, sum(map(str.isdigit, value))
-        digits, number.spoken = number.digits, number.digits == 0
-        if not number.spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in TRIVIAL):
+    def _is_code(self, start: int, end: int, on_keypad: bool) -> bool:
+        text, value = self.text, self.text[start:end].strip("#*")
+        digits = sum(map(str.isdigit, value))
+        spoken = digits == 0
+        if not spoken and ((digits > 12 and "-" not in value) or _DATE.fullmatch(value) or value in TRIVIAL):
             return False
         if value[:1] == "0" and digits >= 9:  # a telephone number
             return False
-        if not number.spoken and (
+        if not spoken and (
             _OTHER_VALUE.search(text, max(self.start, start - 64), start)
             or (_YEAR.fullmatch(value) and _DAY.search(text, max(0, start - 24), start))
         ):
             return False
-        number.before, number.after = bisect_right(self._ends, start), bisect_left(self._starts, number.end)
-        if self._is_counted(number):
+        before = bisect_right(self._ends, start)
+        after = bisect_left(self._starts, end)
+        if self._is_counted(before, after, start, end):
             return False
-        number.floor = self._floor(start)
-        number.joined = _JOINED.search(text, max(number.floor, start - 12), start) is not None or self._is_joined(number)
-        if (named := self._named(number)) is not None:
+        floor = self._floor(start)
+        joined = _JOINED.search(text, max(floor, start - 12), start) is not None
+        joined = joined or self._is_joined(before, floor, start)
+        named = self._named(before, floor, start, digits, joined, value, spoken)
+        if named is not None:
             return named
-        if self._continues_list(number) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, number.end)):
+        if self._continues_list(start, floor, before) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
             return True
-        clause = self._between(number.floor, start)
+        ceiling = self._ceiling(end)
         return (
-            self._is_opened_with(number)
-            or self._named_behind(number)
-            or (3 <= digits <= 4 and self._is_on_back(number))
-            or (number.on_keypad and any(word.meaning & (NAMES | Meaning.LOCK | Meaning.KEYBOX) for word in clause))
+            self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
+            or self._named_behind(after, floor, end, ceiling, value, joined)
+            or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
+            or (on_keypad and any(word.meaning & (NAMES | Meaning.LOCK | Meaning.KEYBOX) for word in self._between(floor, start)))
         )
 
-    def _is_joined(self, number: _Number) -> bool:
+    def _is_joined(self, before: int, floor: int, start: int) -> bool:
         """Whether a verb joins the number to its name: `… is 4471`, `… est le 4471`."""
-        if not number.before or number.start - self.words[number.before - 1].end > 4:
+        if not before or start - self.words[before - 1].end > 4:
             return False
-        last = self.words[number.before - 1]
+        last = self.words[before - 1]
         if last.meaning & Meaning.IS:
-            return last.end > number.floor
-        earlier = self.words[number.before - 2] if number.before > 1 else last
+            return last.end > floor
+        earlier = self.words[before - 2] if before > 1 else last
         return (
             last.end - last.start <= 3
             and not last.meaning & ~Meaning.AND
             and bool(earlier.meaning & Meaning.IS)
-            and earlier.end > number.floor
+            and earlier.end > floor
         )
 
     def _between(self, start: int, end: int) -> list[_Word]:
         return self.words[bisect_left(self._starts, start) : bisect_right(self._ends, end)]
 
-    def _is_counted(self, number: _Number) -> bool:
+    def _is_counted(self, before: int, after: int, start: int, end: int) -> bool:
         """Whether the number belongs to a room, a page, a year or an order, or counts something."""
-        if number.after < len(self.words):
-            word = self.words[number.after]
-            if word.meaning & Meaning.AFTER and _COUNTED.fullmatch(self.text, number.end, word.start):
+        if after < len(self.words):
+            word = self.words[after]
+            if word.meaning & Meaning.AFTER and _COUNTED.fullmatch(self.text, end, word.start):
                 return True
-        if not number.before:
+        if not before:
             return False
-        word, value = self.words[number.before - 1], self.text[number.start : number.end]
-        gap = self.text[word.end : number.start]
+        word, value = self.words[before - 1], self.text[start:end]
+        gap = self.text[word.end : start]
         if word.meaning & Meaning.WHEN and not gap.strip() and (_YEAR.fullmatch(value) or _is_time(value)):
             return True
         if word.meaning & Meaning.OPENS and not gap.strip() and _is_time(value) and value[-2:] in ("00", "15", "30", "45"):
@@ -294,7 +283,7 @@ class _Region:
             return False
         return not (
             word.meaning & (Meaning.OWNER | Meaning.LOCK)
-            and any(each.meaning & NAMES for each in self.words[max(0, number.before - 5) : number.before - 1])
+            and any(each.meaning & NAMES for each in self.words[max(0, before - 5) : before - 1])
         )
 
     def _floor(self, start: int) -> int:
@@ -314,55 +303,46 @@ class _Region:
         match = _END.search(self.text, end, min(self.end, end + 90))
         return match.start() if match else min(self.end, end + 90)
 
-    def _named(self, number: _Number) -> bool | None:
+    def _named(self, before: int, floor: int, start: int, digits: int, joined: bool, value: str, spoken: bool) -> bool | None:
         """Whether the nearest name before the number makes it a code. None: there is no name."""
         steps = 0
-        for place in range(number.before - 1, -1, -1):
+        for place in range(before - 1, -1, -1):
             word = self.words[place]
-            if (
-                word.start < number.floor
-                or number.start - word.end > (110 if number.joined else 90)
-                or steps > (15 if number.joined else 11)
-            ):
+            if word.start < floor or start - word.end > (110 if joined else 90) or steps > (15 if joined else 11):
                 return None
             steps += 1
             if not word.meaning & NAMES:
                 continue
-            gap = _PARENTHESIS.sub("", self.text[word.end : number.start])
+            gap = _PARENTHESIS.sub("", self.text[word.end : start])
             if _IDENTIFIER.match(gap):
                 return False
             if _NEXT_FIELD.search(gap):
                 return None
-            if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, number.start)):
+            if "\n" in gap and (len(gap) > 60 or steps > 4 or not _ALONE.match(self.text, start)):
                 return None
-            if not number.joined and not number.spoken and _YEAR.fullmatch(number.value) and gap.strip():
+            if not joined and not spoken and _YEAR.fullmatch(value) and gap.strip():
                 return False
             counted = re.search(r"\d", gap) is not None
-            if counted and not number.joined:
+            if counted and not joined:
                 return None if self.last > word.end else False
             soft = _SOFT.search(gap)
-            if (
-                soft
-                and not number.joined
-                and not number.spoken
-                and not soft.start() <= 2
-                and not self._opens_between(word.end, number.start)
-            ):
+            if soft and not joined and not spoken and not soft.start() <= 2 and not self._opens_between(word.end, start):
                 return None
-            return self._is_plausible(number, place, steps)
+            return self._is_plausible(place, word, floor, start, digits, steps, joined, value, spoken)
         return None
 
-    def _is_plausible(self, number: _Number, place: int, steps: int) -> bool:
-        word = self.words[place]
+    def _is_plausible(
+        self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
+    ) -> bool:
         meaning = word.meaning
-        sentence = self._between(number.floor, self._ceiling(number.start))
+        sentence = self._between(floor, self._ceiling(start))
         around = self.words[max(0, place - 2) : place + 3]
         harmless = any(
             each.meaning & Meaning.HARMLESS
             and not each.meaning & (Meaning.STRONG | Meaning.PASSWORD)
             and word.start - each.end < 24
             and each.start - word.end < 12
-            and each.end <= number.start
+            and each.end <= start
             and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)])
             for each in around
         )
@@ -372,56 +352,47 @@ class _Region:
             stronger = [
                 each
                 for each in self.words[max(0, place - 2) : place + 2]
-                if each.meaning & (Meaning.STRONG | Meaning.PIN) and each.end <= number.start
+                if each.meaning & (Meaning.STRONG | Meaning.PIN) and each.end <= start
             ]
             if stronger:
                 word, meaning = stronger[0], stronger[0].meaning
         qualified = any(each is not word and each.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for each in sentence)
         if meaning & Meaning.STRONG:
-            return number.digits >= 3 or number.spoken
-        if (
-            number.digits == 3
-            and not meaning & (Meaning.PIN | Meaning.PASSWORD)
-            and _is_status(self.text, word, number.start, number.value)
-        ):
+            return digits >= 3 or spoken
+        if digits == 3 and not meaning & (Meaning.PIN | Meaning.PASSWORD) and _is_status(self.text, word, start, value):
             adjacent = self.words[place - 1] if place else word
             return bool(adjacent.meaning & (Meaning.LOCK | Meaning.OWNER)) and word.start - adjacent.end == 1
         if meaning & Meaning.PIN:
             # A postal code in an Indian address
-            if number.digits == 6 and number.value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):
+            if digits == 6 and value.isdigit() and not qualified and _INDIAN.match(self.text, word.start):
                 return False
-            if _NUMBERED_PIN.search(self.text, max(self.start, number.start - 120), number.start):  # a pin of a chip
+            if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # a pin of a chip
                 return False
-            return (number.digits >= 4 or number.spoken) and not any(
-                each.meaning & Meaning.HARMLESS for each in self._between(number.floor, word.start)[-4:]
+            return (digits >= 4 or spoken) and not any(
+                each.meaning & Meaning.HARMLESS for each in self._between(floor, word.start)[-4:]
             )
         if meaning & Meaning.PASSWORD:
-            near = steps <= 8 or number.joined
+            near = steps <= 8 or joined
             least = (
                 3
                 if qualified and any(each.meaning & Meaning.LOCK for each in sentence)
                 else 4
-                if number.joined or qualified or steps <= 4
+                if joined or qualified or steps <= 4
                 else 5
             )
-            return near and (number.digits >= least or number.spoken) and (number.joined or qualified or steps <= 3)
-        if qualified and (
-            number.digits > 3 or number.spoken or any(each.meaning & (Meaning.LOCK | Meaning.KEYBOX) for each in sentence)
-        ):
-            return not any(
-                each.meaning & Meaning.HARMLESS
-                for each in self._between(number.start, min(self._ceiling(number.start), number.start + 50))
-            )
-        if qualified and number.digits == 3:
+            return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
+        if qualified and (digits > 3 or spoken or any(each.meaning & (Meaning.LOCK | Meaning.KEYBOX) for each in sentence)):
+            return not any(each.meaning & Meaning.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
+        if qualified and digits == 3:
             return any(each is not word and each.meaning & Meaning.OWNER for each in self.words[max(0, place - 2) : place + 6])
-        if number.joined and any(each.meaning & Meaning.YOURS for each in self.words[max(0, place - 3) : place]):
-            return number.digits > 3 or number.spoken
-        if number.joined and any(each.meaning & Meaning.SECRECY for each in self._between(number.start, number.start + 70)):
-            return number.digits > 3
-        if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : number.start]):  # a setting of an alarm or a lock
-            above = self._between(max(self.start, number.start - 160), word.start)
+        if joined and any(each.meaning & Meaning.YOURS for each in self.words[max(0, place - 3) : place]):
+            return digits > 3 or spoken
+        if joined and any(each.meaning & Meaning.SECRECY for each in self._between(start, start + 70)):
+            return digits > 3
+        if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
+            above = self._between(max(self.start, start - 160), word.start)
             return (
-                number.digits >= 4
+                digits >= 4
                 and any(each.meaning & Meaning.LOCK for each in above)
                 and any(each.meaning & Meaning.OWNER | each.meaning & Meaning.LOCK for each in above)
             )
@@ -430,121 +401,114 @@ class _Region:
     def _opens_between(self, start: int, end: int) -> bool:
         return any(word.meaning & (Meaning.OPENS | Meaning.IS) for word in self._between(start, end))
 
-    def _continues_list(self, number: _Number) -> bool:
+    def _continues_list(self, start: int, floor: int, before: int) -> bool:
         """Whether the number is the next of several codes: `… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`."""
-        if self.last < number.floor or number.start - self.last > 60:
+        if self.last < floor or start - self.last > 60:
             return False
-        gap = self.text[self.last : number.start].lstrip("#*")
+        gap = self.text[self.last : start].lstrip("#*")
         if _LISTED.fullmatch(gap):
             return "," in gap or len(gap) > 1
         return any(
-            word.meaning & (Meaning.LOCK | Meaning.KEYBOX | Meaning.OWNER) for word in self._between(self.last, number.start)
+            word.meaning & (Meaning.LOCK | Meaning.KEYBOX | Meaning.OWNER) for word in self._between(self.last, start)
         ) and not any(
             word.meaning & Meaning.HARMLESS and not word.meaning & (Meaning.LOCK | Meaning.OWNER)
-            for word in self._between(self.last, number.start)
+            for word in self._between(self.last, start)
         )
 
-    def _is_opened_with(self, number: _Number) -> bool:
+    def _is_opened_with(
+        self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool
+    ) -> bool:
         """Whether the text says what the number opens without calling it a code: `the safe opens with 19-68-12`, `key box beside
         the shed: 0620`.
         """
-        if not number.spoken and (number.digits < 4 or (_YEAR.fullmatch(number.value) and not number.joined)):
+        digits = sum(map(str.isdigit, value))
+        if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
-        clause = self._between(number.floor, number.start)
+        clause = self._between(floor, start)
         if (
-            _is_time(number.value)
-            and number.value[-2:] in ("00", "15", "30", "45")
-            and not (number.joined or (clause and clause[-1].meaning & Meaning.OPENS))
+            _is_time(value)
+            and value[-2:] in ("00", "15", "30", "45")
+            and not (joined or (clause and clause[-1].meaning & Meaning.OPENS))
         ):
             return False
         locks = [word for word in clause if word.meaning & (Meaning.LOCK | Meaning.KEYBOX)]
         if (
             locks
-            and number.start - locks[-1].end <= 40
-            and any(
-                word.meaning & Meaning.OPENS for word in self.words[number.after : number.after + 3] if word.end <= number.end + 24
-            )
+            and start - locks[-1].end <= 40
+            and any(word.meaning & Meaning.OPENS for word in self.words[after : after + 3] if word.end <= end + 24)
         ):
             return True
-        if (
-            locks
-            and number.start - locks[-1].end <= 40
-            and number.joined
-            and (number.spoken or ("-" in number.value and number.digits == number.value.count("-") + 1))
-        ):
+        if locks and start - locks[-1].end <= 40 and joined and (spoken or ("-" in value and digits == value.count("-") + 1)):
             return True
-        if not locks or number.start - locks[-1].end > 80:
+        if not locks or start - locks[-1].end > 80:
             locks = [
                 word
-                for word in self._between(number.end, min(self._ceiling(number.end), number.end + 40))
+                for word in self._between(end, min(self._ceiling(end), end + 40))
                 if word.meaning & (Meaning.LOCK | Meaning.KEYBOX)
             ]
             if not locks or not any(word.meaning & Meaning.OPENS for word in clause[-3:]):
                 return False
         opens = [word for word in clause if word.meaning & Meaning.OPENS]
-        if opens and number.start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, number.start):
+        if opens and start - opens[-1].end <= 40 and not _SOFT.search(self.text, opens[-1].end, start):
             return True
         if (
             locks
-            and number.joined
+            and joined
             and any(
                 plain(self.text[word.start : word.end]) in _PADLOCKS and self.text[word.end : word.end + 1] != "_" for word in locks
             )
-            and number.start - locks[-1].end <= 40
+            and start - locks[-1].end <= 40
         ):
             return True
         if (
             locks
             and locks[-1].meaning & Meaning.KEYBOX
-            and self.text[locks[-1].end : number.start] == " "
-            and not number.spoken
-            and not _YEAR.fullmatch(number.value)
-            and len(number.value) <= 6
+            and self.text[locks[-1].end : start] == " "
+            and not spoken
+            and not _YEAR.fullmatch(value)
+            and len(value) <= 6
         ):
             return True
-        if locks and "-" in number.value and self._is_label(number, locks[-1]):
+        if locks and "-" in value and self._is_label(floor, start, value, locks[-1]):
             return True
-        if number.spoken and any(word.meaning & Meaning.OPENS for word in self._between(number.end, self._ceiling(number.end))):
+        if spoken and any(word.meaning & Meaning.OPENS for word in self._between(end, self._ceiling(end))):
             return True
-        ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[number.end : number.end + 6]) is not None
-        if (
-            not (ends and re.search(r"[:：=→][ \t*`_]{0,4}\Z", self.text[max(number.floor, number.start - 6) : number.start]))
-            or number.digits > 8
-        ):
+        ends = re.match(r"[#*\"'`)]{0,3}(?:[.,;!)]?(?:\s|$)|[。，、；）])", self.text[end : end + 6]) is not None
+        if not (ends and re.search(r"[:：=→][ \t*`_]{0,4}\Z", self.text[max(floor, start - 6) : start])) or digits > 8:
             return False
         if any(word.meaning & Meaning.KEYBOX for word in locks):
             return True
-        near = self._between(max(self.start, number.start - 200), min(self.end, number.end + 120))
+        near = self._between(max(self.start, start - 200), min(self.end, end + 120))
         return not any(word.meaning & Meaning.HARMLESS for word in clause) and any(
             word.meaning & (Meaning.KEYS | Meaning.KEYBOX | NAMES) for word in near
         )
 
-    def _is_on_back(self, number: _Number) -> bool:
+    def _is_on_back(self, floor: int, start: int, joined: bool) -> bool:
         """Whether the number is a card verification code: `the three digits on the back: 640`."""
-        clause = self.text[max(number.floor, number.start - 70) : number.start]
-        return (number.joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
+        clause = self.text[max(floor, start - 70) : start]
+        return (joined or clause.endswith(" ")) and _BACK.search(clause) is not None and _CARD.search(clause) is not None
 
-    def _is_label(self, number: _Number, word: _Word) -> bool:
+    def _is_label(self, floor: int, start: int, value: str, word: _Word) -> bool:
         """Whether the label consists only of the thing that the number opens: `coffre : 27-09-61`, `Key safe 4827`."""
-        gap = self.text[word.end : number.start]
+        gap = self.text[word.end : start]
         return (
-            not self.text[number.floor : word.start].strip(" \t-*•").count(" ") > 1
+            not self.text[floor : word.start].strip(" \t-*•").count(" ") > 1
             and gap.strip(" \t:=") == ""
-            and ("-" in number.value or ":" in gap)
+            and ("-" in value or ":" in gap)
         )
 
-    def _named_behind(self, number: _Number) -> bool:
+    def _named_behind(self, after: int, floor: int, end: int, ceiling: int, value: str, joined: bool) -> bool:
         """Whether a name after the number makes it a code: `4471 is the PIN`, `use 4471 as door code`, `704357 (PIN)`."""
-        if number.after >= len(self.words) or (number.digits and number.digits < 4) or _YEAR.fullmatch(number.value):
+        digits = sum(map(str.isdigit, value))
+        if after >= len(self.words) or (digits and digits < 4) or _YEAR.fullmatch(value):
             return False
-        ceiling = self._ceiling(number.end)
-        first = self.words[number.after]
-        gap = self.text[number.end : first.start].lstrip("#*\"'`»”")
+        first = self.words[after]
+        gap = self.text[end : first.start].lstrip("#*\"'`»”")
         paren = gap.strip() in ("(", "（") or gap in (" - ", " – ", " — ", " = ", " -> ", " → ", " : ")
         if "\n" in gap or not (paren or (first.meaning & (Meaning.IS | Meaning.YOURS) and gap.strip() in ("", ","))):
             return False
-        sentence = self._between(number.floor, ceiling)
-        for word in self.words[number.after : number.after + 6]:
+        sentence = self._between(floor, ceiling)
+        for word in self.words[after : after + 6]:
             if word.end > ceiling or (not paren and _SOFT.search(self.text, first.end, word.start)):
                 return False
             if word.meaning & (Meaning.HARMLESS | Meaning.AFTER) and not word.meaning & NAMES:

@@ -55,7 +55,7 @@ class Text:
     beyond: bool = True  # whether it has non-ASCII letters
     # Computed on first use: positions of words that may name a secret, and words of other scripts
     names: list[int] | None = None
-    words: list[tuple[int, int]] | None = None
+    words: "list[tuple[int, int, int]] | None" = None
 
 
 def make_text(text: str) -> Text:

@@ -202,6 +202,11 @@ def is_passphrase(value: str) -> bool:
     return _PHRASE.fullmatch(value) is not None and _IN_PROSE.isdisjoint(re.split("[-_. ]", value))
 
 
+def reads_as_prose(value: str) -> bool:
+    """Whether the value is words of a sentence joined by separators (`must-contain-8-chars`)."""
+    return not _IN_PROSE.isdisjoint(re.split("[-_. ]", value.lower()))
+
+
 def is_password(value: str) -> bool:
     """Whether a quoted value under a password's name is a password: anything except a placeholder, code or a sentence."""
     if not 4 <= len(value) <= 256 or is_stand_in(value, quoted=True):

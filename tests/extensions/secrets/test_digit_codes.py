@@ -96,11 +96,11 @@ LINES: list[tuple[Callable[[Draw], str], str]] = [
     (spoken("pt"), "a senha do alarme é {}, desliga antes"), (spoken("it"), "l'allarme si stacca con {} e poi cancelletto"), (spoken("nl"), "mijn pincode is {}"), (spoken("pl"), "kod do bramy to {}"), (spoken("tr"), "kasanın kodu {}"),
     (spoken("ru"), "код от подъезда {}"), (spoken("uk"), "код від хвіртки {}"), (spoken("ar"), "رمز الباب {}"), (spoken("hi"), "दरवाज़े का कोड {} है"), (spoken("sv"), "portkoden är {}"),
     # logins and disclosed passwords
-    (chosen, "New one is {} (capital letter at the front)"),
-   
-    (chosen, "await page.getByLabel('Password').fill('{}');"), (chosen, 'driver.find_element(By.ID, "password").send_keys("{}")'),
+    (chosen, "New one is {} (capital letter at the front)"), (chosen, "كلمة سر الواي فاي في البيت هي {}"),
+    (lambda draw: draw.choice(["Lampewiese", "Sonnenhut", "Kirschbaum"]), "das Telefon-Kennwort bei der Telekom ist {}."), (lambda draw: draw.choice(["Матрёшкино", "Ромашка"]), "кодовое слово «{}»."),
+    (lambda draw: draw.choice(["Pemberton", "Oberhuber"]), "mother's maiden name: {}"), (chosen, "await page.getByLabel('Password').fill('{}');"), (chosen, 'driver.find_element(By.ID, "password").send_keys("{}")'),
     # things
-    (disk, "BitLocker recovery key:\n      {}\n"), (fours, "gmail app password for the scanner: {} (enter w/o spaces)"), (serial, "Steam key: {}"),
+    (disk, "BitLocker recovery key:\n      {}\n"), (fours, "gmail app password for the scanner: {} (enter w/o spaces)"), (serial, "Steam key: {}"), (lambda draw: "k8w" + draw.choice(string.digits), "https://pan.example/s/1x 提取码: {}"),
     (session, "https://calendar.google.com/calendar/ical/a%40b.example/private-{}/basic.ics"), (chosen, "    Key Content            : {}\n"), (chosen, "uci set wireless.default_radio0.key='{}'"), (lambda draw: session(draw)[:16], "local_key: {}"),
     (lambda draw: f"{digits(4)(draw)} {digits(4)(draw)}", "SAVE YOUR BACKUP CODES\n\n1. {}     2. 8747 5069\n3. 6077 7583     4. 2704 1637\n"),
 ]  # fmt: skip

@@ -27,6 +27,9 @@ TOLD = [
     ("登录账号用 Panda#Bamboo73 就可以了", "Panda#Bamboo73"),
     ("зайди в аккаунт, теперь там Ромашка, введи Vetka*Reka95 и скачай счёт", "Vetka*Reka95"),
     ("hesaba giriş için Lale&Deniz64 yaz, sonra faturayı indir", "Lale&Deniz64"),
+    ("my bank texted me just now, it says 640 182, type it before it expires", "640 182"),
+    ("la banque m'a envoyé un sms, c'est 918273, tape-le vite", "918273"),
+    ("the three digits on the back are 481", "481"),
     ("enter this setup key manually: qx4b mz7d kfp2 wj5t vr3n hd6y", "qx4b mz7d kfp2 wj5t vr3n hd6y"),
     ("the app password for my mail is ovzq mkdt wplr hjxb", "ovzq mkdt wplr hjxb"),
     ("char secret[16] = {'p', 'Q', '7', 'z', 'L', '2', 'w'};", "'p', 'Q', '7', 'z', 'L', '2', 'w'"),
@@ -36,6 +39,7 @@ TOLD = [
     ("yubikey slot 1 static: cbdukvfghijrtehnlbbtuvcd", "cbdukvfghijrtehnlbbtuvcd"),
     ("> PuTTY-User-Key-File-3: ssh-ed25519\n> Private-Lines: 1\n> kQ3LeU7arLdqWyGeEeoSInB7M7gb8c4Z\n> Private-MAC: 00", "kQ3LeU7arLdqWyGeEeoSInB7M7gb8c4Z"),
     ('Api("eu-west", "qT7vXz0pLm4RwB9n")  # second one is the secret', "qT7vXz0pLm4RwB9n"),
+    ("me llegó un sms del banco, pon 559013 rápido", "559013"),
     ("the linkedin cookie li_at: AQEDATx9v1kF3mQAAABkZ7LpJc2", "AQEDATx9v1kF3mQAAABkZ7LpJc2"),
 ]  # fmt: skip
 

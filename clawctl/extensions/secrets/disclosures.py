@@ -1,0 +1,328 @@
+# ruff: noqa: E501 - expressions stay lines
+"""Finds word-like passwords stated in a sentence, in many languages, and answers to security questions."""
+
+import re
+from collections.abc import Iterator
+
+from clawctl.extensions.secrets.digit_codes import PASSWORDS_AT, SECRET_NAME, code_words
+from clawctl.extensions.secrets.lexicon import TOKEN, Meaning, meaning_of, plain
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.values import (
+    NAMING,
+    TECHNICAL,
+    is_passphrase,
+    is_stand_in,
+    is_stronger_password,
+    is_words,
+    reads_as_prose,
+)
+from clawctl.extensions.secrets.vocabulary import LISTS
+
+_STOP = frozenset(map(plain, LISTS["no password words"].split()))
+_ENDINGS = regex(
+    r"(?:ed|ing|able|ible|ous|ful|less|ive|ary|ly|tion|ung|lich|bar|iert|heit|keit|ado|ada|ido|ida|ato|ata|uto|uta|ée?s?|vel|bile|mente|owy|owe|owa|ный|ная|ное|ен|ена|ано)$"
+)
+_JOIN = regex(
+    r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?:is now|is|was|ist jetzt|ist nun|ist|lautet|war|est|c['’]est|es|era|é|è|era|luidt|to|brzmi|je|è ora|это|такой|такое|це|är|er|on|هي|هو|היא|הוא|είναι|este|e|olarak|adalah|là|है)[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
+)
+_TOLD = regex(
+    r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})(?=[\s\"`«»„“”「」『』。，、！؟،]|$)"
+)
+_QUOTED = regex(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
+_ENDS = regex(
+    r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
+)
+_CODEWORDS = regex(
+    r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|phrase (?:secrète|de passe|de sécurité)|frase (?:secreta|segreta|de paso|de acceso|d['’]accesso)|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
+    r"|codewoord|wachtwoord voor de telefoon|(?:kodowe słowo|słowo kodowe|hasło telefoniczne|tajne słowo|hasło do infolinii)|(?:güvenlik|gizli) kelime\w{0,4}|кодово\w{1,3} слов\w{1,2}|секретн\w{2,3} слов\w{1,2}|合言葉|暗号|口令|암구호|كلمة السر|heslo pro telefon|kodord(?:et)?|kodeord(?:et)?"
+)
+_ANSWERS = regex(
+    r"(?i)maiden name|security (?:question|answer)[^\n:]{0,60}(?<=answer)|first pet(?:['’]s name)?|name of (?:my|your|the) first (?:pet|teacher|school)|mädchenname\w{0,2}|geburtsname der mutter|(?:erstes|ersten) haustier\w{0,2}|antwort auf die sicherheitsfrage|nom de jeune fille|premier animal|réponse secrète|apellido de soltera|primera mascota|respuesta (?:secreta|de seguridad)|nome de solteira|resposta secreta|primeiro animal"
+    r"|cognome da nubile|risposta (?:segreta|di sicurezza)|primo animale|meisjesnaam|geheime antwoord|eerste huisdier|nazwisko panieńskie|odpowiedź na pytanie|kızlık soyad\w{1,3}|gizli cevap|девичья фамилия|секретный ответ|ответ на (?:контрольный|секретный) вопрос|дівоче прізвище|відповідь на секретне|旧姓|秘密の(?:質問の)?答え|密保答案|안전 질문 답"
+)
+_ANCHORED = Anchors(
+    "code word", "codeword", "safe word", "safeword", "codewort", "losungswort", "kennwort", "phone password", "verbal password", "security", "memorable", "mot de", "phrase ", "frase ", "mot code", "mot secret", "palabra", "palavra", "parola",
+    "codewoord", "wachtwoord", "kodowe", "kodowy", "has?o", "tajne", "kelime", "kodord", "kodeord", "maiden", "first pet", "name of", "dchenname", "geburtsname", "haustier", "sicherheitsfrage", "jeune fille", "premier animal",
+    "ponse secr", "soltera", "mascota", "respuesta", "solteira", "resposta", "nubile", "risposta", "primo animale", "meisjesnaam", "geheime antwoord", "huisdier", "panie", "soyad", "gizli cevap", "heslo pro",
+)  # fmt: skip
+_BEYOND = (
+    "кодово", "секретн", "девичья", "дівоче", "ответ на", "合言葉", "暗号", "口令", "암구호", "كلمة السر", "旧姓", "秘密の", "密保答案", "안전 질문",
+)  # fmt: skip
+
+
+_QUESTIONS = Anchors(
+    "security question", "secret question", "recovery question", "challenge question", "sicherheitsfrage", "geheimfrage", "question secr", "question de s", "pregunta de seg", "pregunta secreta", "domanda di sic", "domanda seg",
+    "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
+)  # fmt: skip
+
+
+_NEW_ANCHORS = Anchors(
+    "new one is", "new one:", "new one's", "neue ist", "neues ist", "neu ist jetzt", "nouveau c", "nouvelle c", "nuevo es",
+    "nueva es", "nova ", "nuova ", "nieuwe is", "nowe to", "changed it to", "updated it to", "it's now", "it is now", "yenisi",
+    "nya ", "nye er",
+)  # fmt: skip
+
+
+@tried_at(_ANCHORED, _QUESTIONS, _NEW_ANCHORS, PASSWORDS_AT, BEYOND)
+def in_disclosures(piece: Text) -> Iterator[Span]:
+    """Find statements such as `das Telefon-Kennwort ist Lampewiese`, `кодовое слово «…»`, `maiden name: …`, `the new one is
+    otter-lamp-91`.
+    """
+    yield from _after_codewords(piece)
+    yield from _after_passwords(piece)
+    yield from _renewed_passwords(piece)
+    yield from _security_answers(piece)
+
+
+def _after_codewords(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    positions = _ANCHORED.positions(piece)
+    if piece.beyond:
+        positions += [at for word in _BEYOND for at in positions_of(piece.lower, word)]
+    for at in positions:
+        for pattern in (_CODEWORDS, _ANSWERS):
+            begin = max(0, at - 10)
+            named = pattern.search(text, begin, at + 60)
+            if named is None or named.start() > at + 2:
+                continue
+            yield from _value_after(text, named.end(), words=True)
+            yield from _phrase_after(text, named.start(), named.end())
+            break
+
+
+def _after_passwords(piece: Text) -> Iterator[Span]:
+    """Find values after a word for a password, optional other words and a joining word or sign."""
+    text = piece.text
+    for start, end, _ in code_words(piece, SECRET_NAME):
+        if (
+            text[start - 1 : start].isalnum()
+            or text[start - 1 : start] in ("_", ".", "$", ":")
+            or text[end : end + 1].isalnum()
+            or text[end : end + 1] in ("_", "(", "[")
+        ):
+            continue
+        yield from _value_after(text, end, words=False)
+        yield from _phrase_after(text, start, end)
+
+
+def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
+    """Find a phrase, or text that the reader is asked to type, after its name from `start` to `end`."""
+    for pattern, check in ((_ORDERED, _is_chosen_word), (_QUOTED_PHRASE, _is_quoted_phrase), (_SPOKEN_PHRASE, _is_spoken_phrase)):
+        match = pattern.match(text, end)
+        if match is None or (pattern is _SPOKEN_PHRASE and not _OF_HOTLINE.search(text, max(0, start - 24), match.start("value"))):
+            continue
+        value = match["value"].rstrip(".,;:?)")
+        if check(value):
+            yield Span(match.start("value"), match.start("value") + len(value), "password")
+            return
+
+
+# Text that the reader is asked to type: `for the password use maple-803-Kettle`, `pour le mot de passe mets …`.
+_ORDERED = regex(
+    r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?:use|take|try|type(?: in)?|enter|give (?:it|them|him|her)|put|say|nimm|nehmen(?: Sie)?|verwende|benutze|nutze|gib|eingeben|mets|mettez|tapez?|utilisez?|saisis(?:sez)?|entrez?|pon|ponga|usa|use|escribe|introduce|teclea"
+    r"|metti|inserisci|digita|coloca|coloque|digite|gebruik|neem|vul|typ|użyj|wpisz|podaj|kullan\w{0,2}|gir|bruk|brug|använd|skriv|käytä|введи\w{0,2}|используй\w{0,2}|вводи\w{0,2}|укажи\w{0,2})[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})"
+)
+# Quoted words that follow their label after some other words: `Passphrase on my key is “guitar acoustic fossil adapt”`.
+_QUOTED_PHRASE = regex(
+    r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:is|was|reads|ist|lautet|war|est|es|era|è|é|to|brzmi|je|är|er|on|luidt|is now|это|такой|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
+)
+_SPOKEN_PHRASE = regex(
+    r"(?i)(?P<gap>(?:[ ][\w'’.-]{1,20}){0,7}?)[ ](?:is|ist|lautet|est|es|è|é|luidt|to|brzmi)[ ](?P<value>[^\W\d_]{4,14}[ ][^\W\d_]{4,14})(?=[.,;!?)]|[ ](?:and|und|et|y|e|en|i)[ ]|[ ]*(?:\n|$))"
+)
+_OF_HOTLINE = regex(
+    r"(?i)phone|verbal|bank|telefon|téléphone|hotline|insur|versicher|sparkasse|carrier|provider|broker|teléfono|assicura|asegura|assur"
+)
+
+
+def _is_chosen_word(value: str) -> bool:
+    """Whether the value is words joined with a number, or looks generated. Names of algorithms and password managers are
+    excluded.
+    """
+    if is_stand_in(value) or TECHNICAL.match(value) or "/" in value:
+        return False
+    return _JOINED_WORDS.fullmatch(value) is not None or is_stronger_password(value)
+
+
+_JOINED_WORDS = regex(
+    r"[^\W\d_]{3,14}[-_.!](?:[^\W\d_]{2,14}[-_.!]){0,3}(?:\d{2,6}(?:[-_.!][^\W\d_]{2,14})?|[^\W\d_]{2,14}\d{2,4})[!?#*]?"
+)
+
+
+_WORD_OF_PHRASE = regex(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
+
+
+def _is_quoted_phrase(value: str) -> bool:
+    """Whether the value is three to eight words, none of which is typical of a sentence or a message."""
+    words = re.split("[ ,]+", value.lower())
+    return (
+        3 <= len(words) <= 8
+        and all(_WORD_OF_PHRASE.fullmatch(word) for word in words)
+        and not any(plain(word) in _STOP or word in NAMING or plain(word).endswith(("ed", "ly")) for word in words)
+    )
+
+
+def _is_spoken_phrase(value: str) -> bool:
+    return _is_quoted_phrase(f"{value} other") and not any(_ENDINGS.search(word) for word in value.split())
+
+
+_QUESTIONS_BEYOND = (
+    "контрольный вопрос", "секретный вопрос", "контрольне питання", "秘密の質問", "密保问题", "安全问题", "보안 질문", "سؤال الأمان",
+)  # fmt: skip
+_ANSWER = regex(
+    r"(?i)(?:(?<![^\W\d_])(?:answer(?:ed|ing)?|antwort\w{0,4}|réponse|répond[sue]?\w{0,2}|respuesta|respond[íioe]|risposta|rispond[oi]|resposta|antwoord|odpowiedź|odpowiadam|cevap\w{0,3}|cevab\w{0,3}|svar\w{0,2}|ответ\w{0,2}|відповідь|A)(?![^\W\d_])|答え|答案|답변?|الجواب|->|→)"
+    r"(?P<gap>(?:[ ](?:is|was|with|ist|mit|est|es|è|é|jest|to|är|er)\b|[ ]?[:=：はは是为]|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"
+)
+
+
+def _security_answers(piece: Text) -> Iterator[Span]:
+    """Find answers to security questions, whatever is between question and answer: `security question (first pet): I answer
+    zk3Biscotte`.
+    """
+    text = piece.text
+    positions = _QUESTIONS.positions(piece)
+    if piece.beyond:
+        positions += [at for word in _QUESTIONS_BEYOND for at in positions_of(piece.lower, word)]
+    for at in positions:
+        for answer in _ANSWER.finditer(text, at + 4, at + 260):
+            value = answer["value"].rstrip(".,;:?)'’*_!")
+            if not answer["gap"].strip() and not any(map(str.isdigit, value)):
+                continue
+            if _is_disclosed(value.partition(" ")[0], True, answer["gap"]):
+                yield Span(answer.start("value"), answer.start("value") + len(value), "password")
+                break
+
+
+def _value_after(text: str, end: int, words: bool) -> Iterator[Span]:
+    place = end
+    for _ in range(3):
+        join = _JOIN.search(text, place, min(len(text), end + 70))
+        if join is None:
+            return
+        gap = text[end : join.start()]
+        if _NEXT_FIELD.search(gap):
+            return
+        if re.search(r"[\n.!?;|{}<>=()\[\]]", gap) and not re.fullmatch(
+            r"[^\n.!?;|{}<>=]{0,40}\([^()\n]{1,30}\)[^\n.!?;|{}<>=]{0,30}", gap
+        ):
+            return
+        if join[0].strip().lower() == "to" and _ENGLISH.search(text, max(0, end - 12), end) and not _CHANGED.search(gap):
+            place = join.end()
+            continue
+        value = _QUOTED.match(text, join.end())
+        if value is not None and _may_be_quoted(value["value"], words, gap):
+            yield Span(*value.span("value"), "password")
+            return
+        match = _TOLD.match(text, join.end())
+        if match is not None:
+            bare = match["value"].rstrip(".,;:?)'’*_")
+            if _is_disclosed(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
+                yield Span(match.start("value"), match.start("value") + len(bare), "password")
+                return
+        place = join.end()
+
+
+_NEXT_FIELD = regex(r"[\"'`],")  # `"password":"***","ip":`
+_ENGLISH = regex(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
+_CHANGED = regex(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
+
+
+def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
+    folded = plain(value)
+    if (
+        is_stand_in(value, quoted=True)
+        or TECHNICAL.match(value)
+        or folded in _STOP
+        or value.lower() in NAMING
+        or value.count(" ") > 4
+    ):
+        return False
+    if words:
+        return True
+    return (
+        len(gap.split()) >= 1
+        and " " not in value
+        and len(value) >= 5
+        and not value.islower()
+        and not re.search(r"[_()=/\\]", value)
+        and not value.isdigit()
+        and (not value.isalpha() or (len(gap.split()) <= 6 and any(meaning_of(word) & _PERSONAL for word in TOKEN.findall(gap))))
+    )
+
+
+_PERSONAL = Meaning.LOCK | Meaning.OWNER | Meaning.YOURS
+
+
+def _is_disclosed(value: str, words: bool, gap: str) -> bool:
+    """Whether the value is a password. `words`: its name promises a word."""
+    if (
+        not 4 <= len(value) <= 64
+        or is_stand_in(value)
+        or TECHNICAL.match(value)
+        or plain(value) in _STOP
+        or value.lower() in NAMING
+    ):
+        return False
+    if re.search(r"[()\[\]{}<>=\\]|://|::|\.\w{1,4}$|^[-$%/.@]|\w/\w", value):
+        return False
+    if value.isalpha():
+        if words:
+            return (value[0].isupper() or not value.isascii() or len(value) >= 5) and not _ENDINGS.search(value)
+        if not value.isascii() and value[0].lower() == value[0]:
+            return False
+        if (_is_jumbled(value) and gap.split()) or (is_words(value) and value[0].isupper() and gap.split()):
+            return True
+        return (
+            value[0].isupper()
+            and value[1:].islower()
+            and len(value) >= 6
+            and 2 <= len(gap.split()) <= 6
+            and not _ENDINGS.search(value)
+        )
+    if value.replace("-", "").isdigit():
+        return False
+    letters = sum(map(str.isalpha, value))
+    if letters < 3:
+        return False
+    if any(map(str.isdigit, value)):
+        return (
+            len(value) >= 6
+            and re.fullmatch(r"\d{1,5}[-.]?[^\W\d_]+|[^\W\d_]{1,5}-?\d{1,3}|\d+[.:]\d+\w*", value) is None
+            and not reads_as_prose(value)
+        )
+    return is_passphrase(value) or (is_words(value) and value[0].isupper() and len(gap.split()) >= 1 and "." not in value)
+
+
+def _is_jumbled(value: str) -> bool:
+    """Whether the value has eight or more letters with capitals in unusual places (`ZAomSqqGGVVT`)."""
+    return (
+        len(value) >= 8
+        and value.isascii()
+        and re.search(r"[a-z][A-Z]{2}|[A-Z]{2}[a-z]+[A-Z]", value) is not None
+        and len(re.sub(r"[A-Z]?[a-z]{3,}", "", value)) * 2 >= len(value)
+    )
+
+
+_NEW = regex(
+    r"(?i)(?:new one(?: is|['’]s|:)|neu(?:e|es)? ist(?: jetzt)?|nouve(?:au|lle) c['’]est|nuev[oa] es|nova (?:é|senha é)|nuova è|nieuwe is|nowe to|(?:changed|updated) it to|it['’]s now|it is now|yenisi|n(?:ya är|ye er))[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})"
+)
+_NEW_BEYOND = ("новый ", "новый:", "新しいのは", "新的是", "新密码", "새로운 건", "الجديدة")
+_NEW_OTHER = regex(
+    r"(?:новый(?: пароль)?|新しいのは|新的是|新密码是?|새로운 건|الجديدة)[ :：—-]{0,4}[\"'`«]?(?P<value>[!-~]{6,64})"
+)
+_PHRASED = regex(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
+
+
+def _renewed_passwords(piece: Text) -> Iterator[Span]:
+    text = piece.text
+    positions = _NEW_ANCHORS.positions(piece)
+    for at in positions:
+        if match := _NEW.match(text, at):
+            value = match["value"].rstrip(".,;:)")
+            if _PHRASED.fullmatch(value) or (_is_disclosed(value, False, "") and not value.isalpha()):
+                yield Span(match.start("value"), match.start("value") + len(value), "password")
+    if piece.beyond:
+        for at in [at for word in _NEW_BEYOND for at in positions_of(piece.lower, word)]:
+            if (match := _NEW_OTHER.match(piece.lower, at)) and _is_disclosed(
+                value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""
+            ):
+                yield Span(match.start("value"), match.start("value") + len(value), "password")

@@ -125,6 +125,12 @@ def test_each_room_keeps_to_its_budget_and_the_house_to_its_walls() -> None:
     assert {name: measures[name] for name, most in budget["house"].items() if measures[name] > most} == {}
 
 
+def test_no_two_files_of_tests_have_the_same_name() -> None:
+    """pytest would collect only one of them, and ends with an error."""
+    names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
+    assert {name for name in names if names.count(name) > 1} == set()
+
+
 def test_an_extension_imports_seams_and_itself_alone() -> None:
     wrong = []
     for folder in (ROOT / "extensions").iterdir():

@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe
@@ -25,7 +26,9 @@ from clawctl.serve.dialects.fields import strings, text
 from clawctl.serve.versions import Versions, is_pinned
 
 _log = logging.getLogger("clawctl.serve")
-_REMEMBER = re.compile(r"\A\s*(?:/remember\s|remember:)\s*(\S[^\n]*)", re.IGNORECASE)
+# A whole message of one line: pasted text and the output of a tool, which some clients send as the user's, are longer.
+_REMEMBER = re.compile(r"\A\s*(?:/remember\s|remember:)\s*(\S[^\n]*)\s*\Z", re.IGNORECASE)
+_LARGEST_SHARE = 8  # notes take at most an eighth of a short context
 _Signature = tuple[tuple[str, int, int], ...]
 
 
@@ -35,6 +38,7 @@ class Notes:
     def __init__(self, run: RunDir, recipe: Recipe, versions: Versions) -> None:
         self._run, self._recipe, self._versions = run, recipe, versions
         self._clean = redactor_of(recipe.privacy).text
+        self._adding = asyncio.Lock()  # a redactor serves one thread at a time
         self._known: dict[str, tuple[_Signature, list[Note]]] = {}
         self._ancestry: tuple[int | None, frozenset[int]] = (None, frozenset())
         self._problems: set[str] = set()
@@ -47,8 +51,8 @@ class Notes:
         last = request.messages[-1] if request.messages else {}
         if last.get("role") == "user" and (match := _REMEMBER.match(_text_of(last))):
             try:
-                await asyncio.to_thread(self.add, request.key, match[1])
-            except (Refusal, ClawError) as error:
+                await self._add(request.key, match[1])
+            except Refusal as error:
                 _log.warning("what %s asked to remember is not a note: %s", request.key, error)
         notes = self._chosen(request)
         if not notes or is_plain(request.messages):
@@ -67,7 +71,8 @@ class Notes:
         if not candidates:
             return []
         said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
-        fitting, left = [], self._recipe.serve.notes_chars
+        context = self._versions.live.max_context
+        fitting, left = [], min(self._recipe.serve.notes_chars, 4 * (context or 1 << 20) // _LARGEST_SHARE)
         for note in sorted(candidates, key=lambda note: (not note.words, -note.created_at)):
             if note.applies_to(said) and len(note.text) <= left:
                 fitting.append(note)
@@ -76,8 +81,7 @@ class Notes:
 
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now."""
-        folder = notes_folder(self._run, key)
-        signature = tuple((str(path), (status := path.stat()).st_mtime_ns, status.st_size) for path in note_files(folder))
+        signature = tuple(map(_signature, note_files(notes_folder(self._run, key))))
         known = self._known.get(key)
         if known is None or known[0] != signature:
             problems: list[str] = []
@@ -99,12 +103,17 @@ class Notes:
 
     # ---- over the API ----------------------------------------------------------------------------------------------------
 
-    def add(self, key: str, sentence: str, **about: Any) -> Added:
-        """Add a note of a key. Slow: it waits for a lock. Raises Refusal or ClawError."""
+    async def _add(self, key: str, sentence: str, **about: Any) -> Added:
+        """Add a note of a key. Raises Refusal."""
         try:
-            return add_note(self._run, key, sentence, self._clean, said=sentence, **about)
+            async with self._adding:
+                return await asyncio.to_thread(add_note, self._run, key, sentence, self._clean, said=sentence, **about)
         except BadNote as error:
             raise Refusal(400, f"this cannot be a note: {error}", "text") from error
+        except ClawError as error:
+            raise Refusal(409, f"{error.problem}: {error.fix}", "text", "too_many_notes") from error
+        except OSError as error:  # a full disk, or another process holds the lock
+            raise Refusal(503, f"the note could not be stored: {error}; send it again", code="not_kept") from error
 
     async def post(self, body: Any, key: str) -> dict[str, Any]:
         """`POST /v1/notes`: {"text": …, "kind": "wish" | "fact", "when": …, "words": […]}. Raises Refusal."""
@@ -116,7 +125,7 @@ class Notes:
         if body.get("kind", "wish") not in ("wish", "fact"):
             raise Refusal(400, "'kind' must be 'wish' or 'fact'", "kind")
         about = {"kind": body.get("kind", "wish"), "when": text(body, "when"), "words": tuple(strings(body.get("words"), "words"))}
-        added = await asyncio.to_thread(self.add, key, sentence, **about)
+        added = await self._add(key, sentence, **about)
         return {**as_object(added.note), "superseded": added.superseded}
 
     async def listed(self, key: str) -> dict[str, Any]:
@@ -129,6 +138,15 @@ class Notes:
             raise Refusal(404, "this key has no note with that id", "id", "unknown_note")
         change = {"state": "retracted", "reason": "taken back over the API"}
         return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
+
+
+def _signature(path: Path) -> tuple[str, int, int]:
+    """What changes when a file changes. A file that is gone meanwhile has one as well."""
+    try:
+        status = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), status.st_mtime_ns, status.st_size
 
 
 def as_object(note: Note) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A note is in the prompt of its key's next request, and in nobody else's. Captures keep what was sent, and say what was added."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -85,7 +86,8 @@ def test_what_a_message_asks_to_remember_is_a_note_at_once(server: Server, model
         server.say(text)
     notes = read_notes(server.run, "default")
     assert [note.text for note in notes] == ["Answer in Spanish.", "my daughter is Ruth"]
-    server.say("I remember: nothing. /remember this too")
+    for text in ("I remember: nothing. /remember this too", "remember: always say thanks\nand here is the rest of the page"):
+        server.say(text)
     assert len(read_notes(server.run, "default")) == 2
     assert "Answer in Spanish.\nmy daughter is Ruth" in seen(server, model_path)
 
@@ -205,8 +207,8 @@ def test_only_the_methods_of_notes_are_allowed(server: Server) -> None:
 # ---- what was learned ----------------------------------------------------------------------------------------------------
 
 
-def chosen(run: RunDir, live: int) -> list[str]:
-    notes = Notes(run, Recipe(), cast(Any, SimpleNamespace(live=SimpleNamespace(version=live))))
+def chosen(run: RunDir, live: int, context: int | None = None) -> list[str]:
+    notes = Notes(run, Recipe(), cast(Any, SimpleNamespace(live=SimpleNamespace(version=live, max_context=context))))
     request = cast(GenerationRequest, SimpleNamespace(key="default", messages=[{"role": "user", "content": "hello"}]))
     return [note.id for note in notes._chosen(request)]
 
@@ -230,3 +232,18 @@ def test_of_too_many_notes_those_that_name_a_word_of_the_request_come_first_then
     texts = {note.id: note.text for note in read_notes(run, "default")}
     assert [texts[name][:1] for name in ids] == ["x", "x", "y"]
     assert sum(len(texts[name]) for name in ids) <= 2000
+    assert [texts[name][:1] for name in chosen(run, 0, 1500)] == ["y"]  # an eighth of a short context, at four characters a token
+
+
+def test_notes_that_are_sent_together_are_all_kept_and_too_many_are_refused(server: Server) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(
+            threads.map(lambda n: call(server, "POST", text=f"Mention the number {'i' * n} {n}.", kind="fact"), range(24))
+        )
+    assert {answer.status_code for answer in answers} == {200}
+    assert len(read_notes(server.run, "default")) == 24
+    for number in range(500 - 24):
+        (server.run.notes / "default" / f"n{number}.md").write_text("Be kind.")
+    refused = call(server, "POST", text="One more.")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "too_many_notes")
+    assert "clawctl notes forget" in refused.json()["error"]["message"]

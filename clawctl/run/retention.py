@@ -27,6 +27,7 @@ from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lines import whole_end
+from clawctl.run.notes import BadNote, keys_with_notes, note_files, notes_folder, read_note
 from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
 from clawctl.run.storage import storage_of
 
@@ -128,7 +129,18 @@ def _stored(run: RunDir) -> list[Stored]:
     # A rating is given after its turn, so a rating file is at least as young as the turns it rates.
     ratings = [entry for path in _rating_files(run) if (entry := _entry(path))]
     images = [entry for path in run.images.glob("*") if not path.name.startswith(".") and (entry := _entry(path))]
-    return [*captures.values(), *images, *ratings, *shards, *(entry for entry in quarantined if entry is not None)]
+    notes = [path for key in keys_with_notes(run) for path in note_files(notes_folder(run, key)) if _has_ended(path)]
+    others = [*quarantined, *map(_entry, notes)]
+    return [*captures.values(), *images, *ratings, *shards, *(entry for entry in others if entry is not None)]
+
+
+def _has_ended(path: Path) -> bool:
+    """Whether a note holds no longer, and is not to be practised away. A wish in force does not expire."""
+    try:
+        note = read_note(path)
+    except (BadNote, OSError):
+        return False
+    return not note.in_force and not note.steps
 
 
 def _rating_files(run: RunDir) -> list[Path]:

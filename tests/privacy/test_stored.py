@@ -5,6 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from clawctl.config import PrivacyConfig, Recipe
 from clawctl.inspect.data import read_data, show_data
 from clawctl.privacy.consent import may_capture
 from clawctl.run.directory import RunDir, open_run, publish_bytes, published
+from clawctl.run.notes import add_note, change_note, read_notes
 from clawctl.run.retention import Stored, choose, expire
 from clawctl.serve.capture import Capture
 from tests.inspect.example_run import run as example
@@ -214,6 +217,22 @@ def test_a_shard_stays_while_captures_could_bring_it_back_and_goes_with_its_verd
     assert {path.name for path in gone.files} == {"w-0.jsonl", "a.parquet", "b.parquet"}
     assert [*example.captures.iterdir(), *example.trajectories.iterdir(), *example.verdicts.iterdir()] == []
     assert (example.policies / "1" / "policy.json").exists()
+
+
+def test_notes_that_hold_no_longer_expire_and_those_in_force_stay(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    for text, changes in (
+        ("Answer in Spanish.", {}),
+        ("Answer in verse.", {"state": "retracted"}),
+        ("Use emoji.", {"state": "retracted", "steps": 3}),  # is still to be practised away
+        ("Be brief.", {"until": date(2020, 1, 1)}),
+    ):
+        note = add_note(run, "anna", text).note
+        change_note(run, "anna", note.id, **changes)
+        aged(run.notes / "anna" / f"{note.id}.md", 2, time.time())
+    gone = expire(run, Recipe.model_validate({"privacy": {"max_age_days": 1}})).files
+    assert {path.name for path in gone} == {"answer-in-verse.md", "be-brief.md"}
+    assert [note.text for note in read_notes(run, "anna")] == ["Answer in Spanish.", "Use emoji."]
 
 
 def test_a_writer_whose_file_expired_opens_another_and_loses_nothing(tmp_path: Path) -> None:

@@ -22,12 +22,14 @@ from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.keys import add_key
+from clawctl.run.notes import change_note, read_notes
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
 
 PAGES = (
-    "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/data", f"/version?n={VERSIONS - 1}", "/version?n=4",
+    "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/notes", "/data",
+    f"/version?n={VERSIONS - 1}", "/version?n=4",
     f"/answers?n={VERSIONS - 1}&against=6", "/measured?n=4&suite=ability&metric=correct",
     "/conversation?id=s0&user=default", f"/turns?step={VERSIONS - 1}",
 )  # fmt: skip
@@ -114,6 +116,44 @@ def test_a_mean_leads_to_the_values_by_task_that_it_is_made_of(tmp_path: Path) -
     assert "metric=satisfaction&amp;against=0" in site.text("/version?n=1")
     assert "no values by task" in site.text("/measured?n=1&suite=ability&metric=correct")
     assert site.client.get("/measured?n=1&suite=ability&metric=unknown").status_code == 404
+
+
+def test_notes_are_added_retired_and_put_back_on_their_page(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 4))
+    assert "Nobody has said a wish yet" in site.text("/notes")
+    assert (
+        site.post("/note", to="add", key="anna", text="Use <b>bold</b>. My key is " + "sk-" + "a1B2c3D4e5F6g7H8" * 3).status_code
+        == 303
+    )
+    (note,) = read_notes(site.run, "anna")
+    assert "a1B2" not in note.text
+    change_note(site.run, "anna", note.id, state="learned", learned=4, steps=6, followed=((2, 0.42), (4, 0.95)))
+    page = site.text("/notes")
+    assert "Use &lt;b&gt;bold&lt;/b&gt;" in page
+    assert re.search(r'learned by <a href="/version\?n=4">v4</a>.*6 steps', page)
+    assert re.search(r"v2</a> 0\.42,.*v4</a> 0\.95", page)
+    assert site.post("/note", to="retire", key="anna", id=note.id).status_code == 303
+    assert read_notes(site.run, "anna")[0].state == "retracted"
+    assert "put back" in site.text("/notes")
+    assert site.post("/note", to="back", key="anna", id=note.id).status_code == 303
+    assert (read_notes(site.run, "anna")[0].state, read_notes(site.run, "anna")[0].learned) == ("new", None)
+    (site.run.notes / "anna" / "bad.md").write_text("---\nkind: dream\n---\nx")
+    assert "bad.md is not a note" in site.text("/notes")
+
+
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ({"to": "add", "key": "anna", "text": " "}, 400),
+        ({"to": "add", "key": "../anna", "text": "x"}, 409),
+        ({"to": "retire", "key": "anna", "id": "../../recipe"}, 409),
+        ({"to": "burn", "key": "anna"}, 400),
+    ],
+)
+def test_a_form_of_notes_that_is_wrong_changes_nothing(site: Site, form: dict[str, str], status: int) -> None:
+    assert site.post("/note", **form).status_code == status
+    assert site.client.post("/note", data={"to": "add", "key": "anna", "text": "x"}).status_code == 403  # without the form's token
+    assert list(site.run.notes.rglob("*.md")) == []
 
 
 def test_filters_match_the_rows(site: Site) -> None:

@@ -1,21 +1,25 @@
-"""The few buttons that change something: promote, roll back, label, forget."""
+"""The few buttons that change something: promote, roll back, label, forget, and those of notes."""
 
 import secrets
 import threading
 import time
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.frame import PageFrame, inner, number_in
 from clawctl.inspect.web.guard import Key
 from clawctl.privacy.forget import forget
+from clawctl.privacy.redaction import redactor_of
 from clawctl.privacy.selection import Selection
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
+from clawctl.run.notes import BadNote, add_note, change_note
 from clawctl.run.promotion import promote, rollback
 from clawctl.run.rows import Feedback
 
@@ -53,6 +57,28 @@ class Buttons(PageFrame):
             self._labels.append(label)
         self._following.labels[label.turn_id] = label
         return RedirectResponse(inner(form.get("back", "/judge")), 303)
+
+    def note(self, request: Request) -> Response:
+        """Add a note, retire one, or put one back."""
+        form = request.state.form
+        key, note_id, to = form.get("key", ""), form.get("id", ""), form.get("to", "")
+        changes: dict[str, dict[str, Any]] = {
+            "retire": {"state": "retracted", "reason": "retired on the page"},
+            "back": {"state": "new", "reason": None},
+        }
+        try:
+            if to == "add":
+                clean = redactor_of(load_recipe(recipe_file(self._run.root)).privacy).text
+                add_note(self._run, key, form.get("text", ""), clean, said=form.get("text", ""))
+            elif to in changes:
+                change_note(self._run, key, note_id, learned=None, **changes[to])
+            else:
+                raise HTTPException(400, "the form says neither add, retire nor back")
+        except BadNote as error:
+            raise HTTPException(400, f"this cannot be a note: {error}") from error
+        except ClawError as error:
+            return self._problem(error, "/notes")
+        return RedirectResponse("/notes", 303)
 
     def forget(self, request: Request) -> Response:
         """Show what would be deleted; on the second request, delete it."""

@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _SECTIONS = (
     ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
-    ("/environments", "Environments"), ("/data", "Data"),
+    ("/notes", "Notes"), ("/environments", "Environments"), ("/data", "Data"),
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
 from clawctl.inspect.why import explain, read_record, token_texts
 from clawctl.run.directory import RunDir
+from clawctl.run.notes import keys_with_notes, read_notes
 
 _PER_PAGE = 50
 _MEASURED = 400  # tasks on a page; most suites have fewer
@@ -47,12 +48,13 @@ class Pages(Buttons):
             "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
             "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/measured": self.measured, "/judge": self.judge, "/environments": self.environments, "/episodes": self.episodes,
-            "/data": self.data, "/login": self.login,
+            "/data": self.data, "/notes": self.notes, "/login": self.login,
             "/static/{name}": self.static,
             "/favicon.ico": lambda request: Response(status_code=204),  # browsers request it for plain-text pages
         }  # fmt: skip
         post: dict[str, Callable[[Request], Response]] = {
             "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,
+            "/note": self.note,
         }  # fmt: skip
         routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
         routes += [Route(path, page, methods=["POST"]) for path, page in post.items()]
@@ -81,6 +83,13 @@ class Pages(Buttons):
             estimate=estimate,
             refused=sum(gate_of(row) == "refused" for row in snapshot.policies),
         )
+
+    def notes(self, request: Request) -> Response:
+        """The notes of all keys, newest first."""
+        problems: list[str] = []
+        notes = [(key, note) for key in keys_with_notes(self._run) for note in read_notes(self._run, key, problems)]
+        notes.sort(key=lambda entry: entry[1].created_at, reverse=True)
+        return self._page("notes.html", "/notes", notes=notes, problems=problems)
 
     def conversations(self, request: Request) -> Response:
         """All conversations, newest first, or those with a turn that matches the filter."""

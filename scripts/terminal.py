@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import signal
 import struct
 import termios
@@ -22,6 +23,7 @@ _CONTROL = re.compile(rb"\x1b\[[0-9;?<>=]*[A-Za-z]|\x1b\][^\x07\x1b]*(\x07|\x1b\
 _KEPT = 1 << 20  # bytes of output that are kept
 _SHORTEST_START_S, _QUIET_S, _LONGEST_START_S = 6.0, 2.5, 25.0
 _FAREWELL_S = 5.0
+_READ_S = 0.2
 
 
 class Terminal:
@@ -36,11 +38,17 @@ class Terminal:
                 os.execvpe(str(command[0]), [str(word) for word in command], dict(environment))
             os._exit(127)
         fcntl.ioctl(self._file, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        threading.Thread(target=self._read, daemon=True).start()
+        self._is_closing = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         with suppress(OSError):
-            while data := os.read(self._file, 1 << 16):
+            while not self._is_closing:
+                if not select.select([self._file], [], [], _READ_S)[0]:
+                    continue
+                if not (data := os.read(self._file, 1 << 16)):
+                    return
                 self.drawn = (self.drawn + data)[-_KEPT:]
                 for question, answer in _ANSWERS.items():
                     if question in data:
@@ -68,8 +76,11 @@ class Terminal:
         raise TimeoutError(self.text())
 
     def hang_up(self) -> None:
-        """Close the terminal, as a window that is closed."""
+        """Close the terminal, as a window that is closed. A thread that still reads would keep it open."""
+        self._is_closing = True
+        self._reader.join()
         os.close(self._file)
+        self._file = -1  # the number may be another file's from now on
 
     def settle(self) -> None:
         """Wait until the program has drawn nothing for `_QUIET_S`, or until the longest start time is over."""

@@ -149,8 +149,10 @@ def test_a_signal_and_its_echo_are_one_request_to_stop(tmp_path: Path) -> None:
 def test_the_merged_log_names_the_stage_of_each_line_and_is_kept(tmp_path: Path) -> None:
     with up(tmp_path, QUIET) as found, sole_worker(open_run(tmp_path / "run"), "collect"):
         found.wait_for(lambda: "already the collect worker" in found.log(), "collect says why it cannot work")
+        log = tmp_path / "run" / "logs" / "up.log"
+        found.wait_for(lambda: "already the collect worker" in log.read_text(), "the file has it as well")
     assert "collect | clawctl: process" in found.log()
-    kept = (tmp_path / "run" / "logs" / "up.log").read_text()
+    kept = log.read_text()
     assert "collect | clawctl: process" in kept
     assert "\x1b" not in kept + found.log()
 

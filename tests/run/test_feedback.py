@@ -63,7 +63,8 @@ def test_an_invalid_rating_is_refused_with_its_field(body, field) -> None:
     [
         (
             {"id": TURN, "rating": 1},
-            "unknown field 'id'; the fields are turn_id, completion_id, rating, comment (did you mean turn_id or completion_id?)",
+            "unknown field 'id'; the fields are turn_id, completion_id, rating, comment, remember "
+            "(did you mean turn_id or completion_id?)",
         ),
         ({"turn_id": TURN, "coment": "x"}, "unknown field 'coment'; the fields are turn_id, completion_id, rating, comment"),
         ({"turn_id": TURN, "stars": 5}, "unknown field 'stars'; the fields are turn_id, completion_id, rating, comment"),

@@ -83,7 +83,10 @@ class NoteEffect:
                 without, told = await asyncio.gather(*(self._scored(client, side[index], answer) for side in self._prompts))
                 return fmean(told) - fmean(without)
 
-            return fmean(await asyncio.gather(*(one(index, answer) for index, answer in enumerate(answers) if answer)))
+            effects = await asyncio.gather(*(one(index, answer) for index, answer in enumerate(answers) if answer))
+        if not effects:
+            raise Refused("the server returns no token ids, or no answer has any")
+        return fmean(effects)
 
     async def _scored(self, client: Client, prompt: list[int], answer: list[int]) -> list[float]:
         body = orjson.dumps({"model": self._base, "ids": [*prompt, *answer], "first": len(prompt)})

@@ -32,7 +32,7 @@ from clawctl.run.directory import RunDir, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
-from clawctl.run.notes import Note
+from clawctl.run.notes import Note, remembered
 from clawctl.run.rows import HintPlace, Message, is_plain
 from clawctl.run.shards import UnreadableShard, read_columns
 
@@ -161,6 +161,7 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
     requests: dict[bytes, Asked] = {}
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
+        is_wanted = is_wanted and not remembered(text_of(row["messages"]))  # it asks for nothing that could be practised
         if is_wanted and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
             requests[orjson.dumps([row["messages"], row["tools"]])] = Asked(row["messages"], row["tools"] or None)
     return list(requests.values())

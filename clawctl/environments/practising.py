@@ -83,13 +83,15 @@ class _Practising:
         wait_for_server(self._find, self._stop)
         while not self._stop.is_set():
             worked = False
-            if not once and self._is_place_unknown() and self._wait_until_idle():
-                self._place()  # before the first note, so that the next answer already follows it
-            for key in keys_with_notes(self._run):
-                try:
+            try:
+                if not once and self._is_place_unknown() and self._wait_until_idle():
+                    self._place()  # before the first note, so that the next answer already follows it
+                for key in keys_with_notes(self._run):
                     worked = self._round(key) or worked
-                except Refused as refused:
-                    self._say(f"the server refused a request of practice: {refused}")
+            except Refused as refused:
+                self._say(f"the server refused a request of practice: {refused}")
+            except ClawError as error:  # a note was deleted meanwhile, for instance: the next round begins with what there is
+                self._say(f"{error.problem}; {error.fix}")
             if not worked and once:
                 return
             if not worked:

@@ -44,6 +44,10 @@ _FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*(?:\n|\Z)(.*)\Z", re.DOTALL)
 _PATIENCE_S = 10.0
 
 
+_REMEMBER = re.compile(r"(?:/remember\s|remember:)\s*(\S.*)", re.IGNORECASE)
+_MOST_WORDS, _SEARCHED = 16, 20_000  # words of a note; characters of a request in which they are looked for
+
+
 class BadNote(Exception):
     """This text cannot be a note. The message says why."""
 
@@ -75,7 +79,17 @@ class Note:
 
     def applies_to(self, request: str) -> bool:
         """Whether the note is shown with a request of this text."""
-        return not self.words or any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", request, re.IGNORECASE) for word in self.words)
+        said = request[-_SEARCHED:].casefold()
+        words = [word.casefold() for word in self.words[:_MOST_WORDS]]
+        return not words or any(word in said and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said) for word in words)
+
+
+def remembered(text: str) -> str | None:
+    """What a message asks to remember: one of a single line, `/remember WORDS`. Pasted text and the output of a tool, which some
+    clients send as the user's, are longer."""
+    line = text.strip() if len(text) <= 2 * LONGEST else ""
+    match = None if "\n" in line else _REMEMBER.fullmatch(line)
+    return None if match is None else match[1]
 
 
 def notes_folder(run: RunDir, key: str) -> Path:
@@ -203,6 +217,8 @@ def add_note(
         raise BadNote("it has no text")
     if len(text) > LONGEST:
         raise BadNote(f"it is longer than {LONGEST} characters: keep one wish a note, or write a folder with a SKILL.md")
+    if len(about.get("words", ())) > _MOST_WORDS or len(about.get("when") or "") > LONGEST:
+        raise BadNote(f"it has more than {_MOST_WORDS} words, or its condition is longer than {LONGEST} characters")
     if about.get("said") is not None:
         about["said"] = clean(" ".join(about["said"].split()))[:LONGEST]
     with locked(run):

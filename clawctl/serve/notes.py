@@ -7,7 +7,6 @@ notes the model saw, and in which words.
 
 import asyncio
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,14 +19,12 @@ from clawctl.privacy.redaction import redactor_of
 from clawctl.run.directory import RunDir
 from clawctl.run.hint_places import used_hint_place, with_hint
 from clawctl.run.lineage import read_lineage
-from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_notes
+from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_notes, remembered
 from clawctl.run.rows import Message, NotesShown, is_plain
 from clawctl.serve.dialects.fields import strings, text
 from clawctl.serve.versions import Versions, is_pinned
 
 _log = logging.getLogger("clawctl.serve")
-# A whole message of one line: pasted text and the output of a tool, which some clients send as the user's, are longer.
-_REMEMBER = re.compile(r"\A\s*(?:/remember\s|remember:)\s*(\S[^\n]*)\s*\Z", re.IGNORECASE)
 _LARGEST_SHARE = 8  # notes take at most an eighth of a short context
 _Signature = tuple[tuple[str, int, int], ...]
 
@@ -49,19 +46,21 @@ class Notes:
         if is_off or is_pinned(request) or hints.get("turn_type") == "side" or request.continues or request.prompts:
             return request
         last = request.messages[-1] if request.messages else {}
-        if last.get("role") == "user" and (match := _REMEMBER.match(_text_of(last))):
+        if last.get("role") == "user" and (sentence := remembered(_text_of(last))):
             try:
-                await self._add(request.key, match[1])
+                await self._add(request.key, sentence)
             except Refusal as error:
                 _log.warning("what %s asked to remember is not a note: %s", request.key, error)
-        notes = self._chosen(request)
+        try:
+            notes = self._chosen(request)
+            place = used_hint_place(self._run, self._recipe.train.hints.hint_place)
+        except (ClawError, OSError) as error:  # a damaged file of the run is no reason to refuse a request
+            _log.warning("notes are left out of a request: %s", error)
+            return request
         if not notes or is_plain(request.messages):
             return request
-        shown: NotesShown = {
-            "ids": [note.id for note in notes],
-            "text": "\n".join(note.text for note in notes),
-            "place": used_hint_place(self._run, self._recipe.train.hints.hint_place),
-        }
+        sentences = "\n".join(note.text for note in notes)
+        shown: NotesShown = {"ids": [note.id for note in notes], "text": sentences, "place": place}
         return replace(request, messages=with_hint(request.messages, shown["text"], shown["place"]), notes=shown)
 
     def _chosen(self, request: GenerationRequest) -> list[Note]:

@@ -278,3 +278,11 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         later = [turn for turn in turns_of(run) if turn.episode is not None and turn.created_at > played[-1].created_at]
         assert {(turn.episode or {})["hint"] for turn in later[1:]} <= {"", NOTE}
         assert note().state == "retracted"
+        other = add_note(run, "default", "say thanks a lot").note
+        write_note(run, "default", replace(other, state="prompted"))
+        path = run.notes / "default" / f"{other.id}.md"
+        hinted = lambda: any("thanks a lot" in str((turn.episode or {}).get("hint")) for turn in turns_of(run))  # noqa: E731
+        wait_for(hinted, 120, "the other note is practised", tmp_path)
+        path.unlink()
+        said = f"has no note '{other.id}'"
+        wait_for(lambda: said in (tmp_path / "up.log").read_text(), 120, "a deleted note ends no stage", tmp_path)

@@ -16,6 +16,7 @@ from clawctl.run.notes import (
     is_opposite,
     keys_with_notes,
     read_notes,
+    remembered,
     remove_note,
     write_note,
 )
@@ -193,6 +194,19 @@ def test_a_note_holds_until_its_last_day(run: RunDir) -> None:
     today = date.today()
     assert Note("a", "x", until=today).in_force
     assert not Note("a", "x", until=today - timedelta(days=1)).in_force
+
+
+def test_what_is_remembered_is_one_short_line_and_a_long_text_costs_no_time() -> None:
+    assert [remembered(text) for text in ("/remember be brief", " Remember:  be brief \n", "/remember", "remember me: x")] == [
+        "be brief", "be brief", None, None,
+    ]  # fmt: skip
+    assert remembered("remember: a\nb") is None
+    assert remembered("remember: " + " " * 5_000_000 + "\nx") is None
+
+
+def test_too_many_words_are_refused(run: RunDir) -> None:
+    with pytest.raises(BadNote, match="more than 16 words"):
+        add_note(run, "anna", "Be brief.", words=tuple(map(str, range(17))))
 
 
 def test_words_are_whole_words_in_any_case() -> None:

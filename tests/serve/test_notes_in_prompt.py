@@ -1,5 +1,6 @@
 """A note is in the prompt of its key's next request, and in nobody else's. Captures keep what was sent, and say what was added."""
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -90,6 +91,20 @@ def test_what_a_message_asks_to_remember_is_a_note_at_once(server: Server, model
         server.say(text)
     assert len(read_notes(server.run, "default")) == 2
     assert "Answer in Spanish.\nmy daughter is Ruth" in seen(server, model_path)
+
+
+def test_a_damaged_file_of_the_run_leaves_notes_out_and_refuses_no_request(server: Server, model_path: Path) -> None:
+    call(server, "POST", text="Answer in Spanish.")
+    recipe = Recipe.model_validate({"train": {"method": "opd_topk", "hint_place": "auto"}})
+    notes = Notes(server.run, recipe, cast(Any, SimpleNamespace(live=SimpleNamespace(version=0, max_context=None))))
+    request: Any = SimpleNamespace(
+        key="default", model="tiny", messages=[{"role": "user", "content": "hello"}], continues=False, prompts=()
+    )
+    server.run.hint_place.write_bytes(b"{")
+    try:
+        assert asyncio.run(notes.applied(request, {}, {})) is request
+    finally:
+        server.run.hint_place.unlink()
 
 
 def test_nobody_reads_or_ends_anothers_notes(server: Server, model_path: Path) -> None:

@@ -42,9 +42,16 @@ def show_note(run: RunDir, key: str, note_id: str, as_json: bool) -> None:
 def as_dict(key: str, note: Note) -> dict[str, Any]:
     """A note as JSON shows it."""
     until = None if note.until is None else note.until.isoformat()
-    return {"key": key, **asdict(note), "words": list(note.words), "turns": list(note.turns), "until": until}
+    return {
+        "key": key,
+        **asdict(note),
+        "state": note.shown_state,
+        "words": list(note.words),
+        "turns": list(note.turns),
+        "until": until,
+    }
 
 
 def _state(note: Note) -> str:
-    state = f"learned (version {note.learned})" if note.state == "learned" and note.learned is not None else note.state
+    state = f"learned (version {note.learned})" if note.shown_state == "learned" and note.learned is not None else note.shown_state
     return state if note.reason is None else f"{state}: {escape(note.reason)}"

@@ -78,8 +78,8 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
             if chosen.turn_ids or chosen.unreadable or storage_of(run.root).in_bucket:
                 _record(run, result)
                 _remove_everywhere(run, selection, chosen, result)
-            if selection is not None and selection.user is not None:
-                shutil.rmtree(notes_folder(run, selection.user), ignore_errors=True)
+            if selection is not None and selection.user is not None and notes_folder(run, selection.user).exists():
+                shutil.rmtree(notes_folder(run, selection.user))
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
                 result.files["images"] = removed
             if result.rollback_plan is not None:

@@ -75,7 +75,12 @@ class Note:
 
     @property
     def in_force(self) -> bool:
-        return self.state in IN_FORCE and (self.until is None or date.today() <= self.until)
+        return self.shown_state in IN_FORCE
+
+    @property
+    def shown_state(self) -> State:
+        """The state today: a note whose last day has passed is `expired`, whatever its file says."""
+        return "expired" if self.state in IN_FORCE and self.until is not None and date.today() > self.until else self.state
 
     def applies_to(self, request: str) -> bool:
         """Whether the note is shown with a request of this text."""

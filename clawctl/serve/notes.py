@@ -19,14 +19,14 @@ from clawctl.privacy.redaction import redactor_of
 from clawctl.run.directory import RunDir
 from clawctl.run.hint_places import used_hint_place, with_hint
 from clawctl.run.lineage import read_lineage
-from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_notes, remembered
+from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_note, remembered
 from clawctl.run.rows import Message, NotesShown, is_plain
 from clawctl.serve.dialects.fields import strings, text
 from clawctl.serve.versions import Versions, is_pinned
 
 _log = logging.getLogger("clawctl.serve")
 _LARGEST_SHARE = 8  # notes take at most an eighth of a short context
-_Signature = tuple[tuple[str, int, int], ...]
+_Signature = tuple[int, int]  # time of the last change, size
 
 
 class Notes:
@@ -36,9 +36,8 @@ class Notes:
         self._run, self._recipe, self._versions = run, recipe, versions
         self._clean = redactor_of(recipe.privacy).text
         self._adding = asyncio.Lock()  # a redactor serves one thread at a time
-        self._known: dict[str, tuple[_Signature, list[Note]]] = {}
+        self._known: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
         self._ancestry: tuple[int | None, frozenset[int]] = (None, frozenset())
-        self._problems: set[str] = set()
 
     async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
         """The request with the notes that hold for it. `/remember WORDS` in its last message adds one first."""
@@ -79,16 +78,21 @@ class Notes:
         return sorted(fitting, key=lambda note: note.created_at)
 
     def of(self, key: str) -> list[Note]:
-        """The notes of a key, as the files are now."""
-        signature = tuple(map(_signature, note_files(notes_folder(self._run, key))))
-        known = self._known.get(key)
-        if known is None or known[0] != signature:
-            problems: list[str] = []
-            known = self._known[key] = signature, read_notes(self._run, key, problems)
-            for problem in set(problems) - self._problems:
-                _log.warning("%s", problem)
-            self._problems |= set(problems)
-        return known[1]
+        """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""
+        known: dict[Path, tuple[_Signature, Note | None]] = {}
+        before = self._known.get(key, {})
+        for path in note_files(notes_folder(self._run, key)):
+            signature = _signature(path)
+            if path in before and before[path][0] == signature:
+                known[path] = before[path]
+                continue
+            known[path] = signature, None
+            try:
+                known[path] = signature, read_note(path)
+            except (BadNote, OSError) as error:
+                _log.warning("%s is not a note: %s", path, error)
+        self._known[key] = known
+        return sorted((note for _, note in known.values() if note is not None), key=lambda note: (note.created_at, note.id))
 
     def _has_learned(self, note: Note) -> bool:
         """Whether the live version descends from the one that needs no reminder."""
@@ -136,22 +140,25 @@ class Notes:
         if all(note.id != note_id for note in self.of(key)):
             raise Refusal(404, "this key has no note with that id", "id", "unknown_note")
         change = {"state": "retracted", "reason": "taken back over the API"}
-        return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
+        try:
+            return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
+        except (ClawError, OSError) as error:  # deleted meanwhile, a full disk, or another process holds the lock
+            raise Refusal(503, f"the note could not be changed: {error}; send it again", code="not_kept") from error
 
 
-def _signature(path: Path) -> tuple[str, int, int]:
+def _signature(path: Path) -> _Signature:
     """What changes when a file changes. A file that is gone meanwhile has one as well."""
     try:
         status = path.stat()
     except OSError:
-        return str(path), 0, 0
-    return str(path), status.st_mtime_ns, status.st_size
+        return 0, 0
+    return status.st_mtime_ns, status.st_size
 
 
 def as_object(note: Note) -> dict[str, Any]:
     """A note as the API shows it."""
     return {
-        "object": "note", "id": note.id, "text": note.text, "kind": note.kind, "state": note.state, "when": note.when,
+        "object": "note", "id": note.id, "text": note.text, "kind": note.kind, "state": note.shown_state, "when": note.when,
         "words": list(note.words), "reason": note.reason, "learned": note.learned, "created_at": note.created_at,
     }  # fmt: skip
 

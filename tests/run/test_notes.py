@@ -193,7 +193,9 @@ def test_changing_or_removing_an_unknown_note_names_those_that_there_are(run: Ru
 def test_a_note_holds_until_its_last_day(run: RunDir) -> None:
     today = date.today()
     assert Note("a", "x", until=today).in_force
-    assert not Note("a", "x", until=today - timedelta(days=1)).in_force
+    past = Note("a", "x", until=today - timedelta(days=1))
+    assert (past.in_force, past.shown_state, past.state) == (False, "expired", "new")
+    assert Note("a", "x", state="retracted", until=today - timedelta(days=1)).shown_state == "retracted"
 
 
 def test_what_is_remembered_is_one_short_line_and_a_long_text_costs_no_time() -> None:

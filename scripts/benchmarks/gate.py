@@ -18,10 +18,12 @@ comparisons_mean_ratio_least, comparisons_ratio_least
 optional_stopping_error    10,000 candidates, looked at after each of 2,000 comparisons: wrong decisions. `null`: found worse.
                            `minus10`: found not worse. `mcnemar` is the same for McNemar's test
 
-The case `few`: a suite has only 8, 36 or 100 tasks, so the means decide where the test finds nothing.
+The case `few`: a suite has only 8, 36 or 100 turns, each with an effect of its own, and answers them again with other seeds until
+there are 240 comparisons, as `own` does. The means decide where the test finds nothing.
 
-refused_null_8             share refused of unchanged candidates, on 8 tasks, against one reference
+refused_null_8             share refused of unchanged candidates, on 8 turns, against one reference
 refused_minus30_8          the same for candidates at -30 points
+refused_once_null_8        share refused of unchanged candidates if each turn is answered once
 
 The case `planted` runs only if it is named (--case planted). It plants 20 bad updates in the answers of the tiny models and prints
 which suite catches each (`gate_planted.py`).
@@ -38,6 +40,7 @@ import numpy as np
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.eval.sequential import Floats, crossings
+from clawctl.eval.suites.held_out import HeldOut, repeated
 from scripts.benchmarks.gate_limit import Problem, least_mean, least_median
 from scripts.benchmarks.table import Row, make_parser, report
 
@@ -55,6 +58,7 @@ BARS = {  # case and metric: the largest or smallest value that passes
     **{(case, "comparisons_ratio_fixed"): (0.0, 0.6) for case in EFFECTS if case != "minus5"},
     ("null", "optional_stopping_error"): (0.0, 0.05),
     ("minus10", "optional_stopping_error"): (0.0, 0.05),
+    ("few", "refused_null_8"): (0.0, 0.05),
     ("planted", "missed"): (0, 0),
     ("planted", "caught_unchanged"): (0, 0),
 }
@@ -133,20 +137,28 @@ def simulated(case: str, recipe: Recipe, seed: int) -> list[Row]:
 
 def few(recipe: Recipe, seed: int) -> list[Row]:
     """The share refused with so few tasks that the means decide."""
-    assert recipe.gate is not None
-    margin, rows = recipe.gate.rows[0].max_drop, []
+    rows = []
     for name, effect in (("null", 0.0), ("minus30", -0.3)):
         for count in FEW:
-            batches = [draw(effect, count, np.random.default_rng([seed, batch, count])) for batch in range(BATCHES)]
-            differences = np.concatenate(batches)
-            promising, worse = crossings(differences, np.ones(count), margin, recipe.gate.error)
-            refused = (worse < promising) | ((promising == count) & (differences.mean(1) < -margin - 1e-9))
-            rows.append(Row("few", f"refused_{name}_{count}", float(refused.mean()), "share"))
+            tasks = len(repeated([HeldOut(str(number), "", 0.0, "", None) for number in range(count)]))
+            random = np.random.default_rng([seed, count])
+            effects = np.where(effect, np.clip(random.normal(effect, 0.2, (CANDIDATES, count)), -0.6, 0.6), 0.0)
+            differences = draw(np.resize(effects.T, (tasks, CANDIDATES)).T, tasks, random)
+            rows.append(Row("few", f"refused_{name}_{count}", refused(recipe, differences), "share"))
+            rows.append(Row("few", f"refused_once_{name}_{count}", refused(recipe, differences[:, :count]), "share"))
     return rows
 
 
-def draw(effect: float, count: int, random: np.random.Generator) -> Floats:
-    """Draw comparisons: 1 for a win, -1 for a loss, 0 for a tie. Shape: [CANDIDATES, count]."""
+def refused(recipe: Recipe, differences: Floats) -> float:
+    assert recipe.gate is not None
+    margin, count = recipe.gate.rows[0].max_drop, differences.shape[1]
+    promising, worse = crossings(differences, np.ones(count), margin, recipe.gate.error)
+    by_means = (promising == count) & (worse == count) & (differences.mean(1) < -margin - 1e-9)
+    return float(((worse < promising) | by_means).mean())
+
+
+def draw(effect: float | Floats, count: int, random: np.random.Generator) -> Floats:
+    """Draw comparisons: 1 for a win, -1 for a loss, 0 for a tie. Shape: [CANDIDATES, count], as that of several effects."""
     drawn = random.random((CANDIDATES, count))
     wins = (1 - TIES + effect) / 2
     return np.where(drawn < wins, 1.0, np.where(drawn < 1 - TIES, -1.0, 0.0))

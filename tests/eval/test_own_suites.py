@@ -15,7 +15,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, Measured
 from clawctl.eval.suites.answers import Answered
-from clawctl.eval.suites.held_out import held_out_turns
+from clawctl.eval.suites.held_out import HeldOut, held_out_turns, repeated
 from clawctl.eval.suites.loading import LoadedSuite, load_suites
 from clawctl.eval.suites.own import guards
 from clawctl.privacy.forget import forget
@@ -87,7 +87,7 @@ def suites(server: Server, asked: Recipe) -> tuple[LoadedSuite, LoadedSuite]:
     return own, replay
 
 
-def compare(server: Server, suite: LoadedSuite, asked: Recipe, versions: tuple[int, int] = (1, 0), begin: int = 0, count: int = 9):
+def compare(server: Server, suite: LoadedSuite, asked: Recipe, versions: tuple[int, int] = (1, 0), begin: int = 0, count: int = 8):
     places = [own_endpoint(server.run, asked, version) for version in versions]
     return asyncio.run(suite.compare(places[0], places[1], begin, count))
 
@@ -105,6 +105,31 @@ def prefers_commands(text: str, number: int) -> str:
     a, b = (any(word in part for word in ("```bash", "submit", "<tool_call>\n")) for part in
             text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
     return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
+
+
+def test_few_held_out_turns_are_answered_again_with_other_seeds(server: Server) -> None:
+    with judged(lambda text, number: "\\boxed{0}") as judge:
+        asked = recipe(judge.url)
+        own = suites(server, asked)[0]
+        first, again = (compare(server, own, asked, (1, 0), begin, 8) for begin in (0, 8))
+        last = compare(server, own, asked, (1, 0), 240, 8)
+    tasks, others = ({one.task_id for one in found} for found in (first, again))
+    assert others == {f"{task}#2" for task in tasks}
+    answers = [{one.detail["turn_id"]: one.detail["reference"] for one in found} for found in (first, again)]
+    assert answers[0].keys() == answers[1].keys()
+    assert answers[0] != answers[1]
+    assert last == []
+
+
+@pytest.mark.parametrize(
+    ("count", "greedy", "tasks"), [(0, 0, 0), (3, 3, 3), (8, 0, 240), (7, 2, 240), (240, 0, 240), (500, 0, 500)]
+)
+def test_repetitions_fill_up_and_no_greedy_turn_is_repeated(count: int, greedy: int, tasks: int) -> None:
+    turns = [HeldOut(f"t{number}", "anna", 0.0, "s", None, number < greedy) for number in range(count)]
+    found = repeated(turns)
+    assert found[:count] == turns
+    assert len({turn.task_id for turn in found}) == len(found) == tasks
+    assert all(not turn.greedy for turn in found[count:])
 
 
 def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(server: Server) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from clawctl.eval.suites import SuiteSettings
@@ -17,8 +17,9 @@ from clawctl.run.reward import worth
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UnreadableShard, read_columns, read_origin, read_pieces, read_verdicts
 
-_FEW = ("turn_id", "user", "created_at", "untrainable_reason", "policy_name", "feedback")
+_FEW = ("turn_id", "user", "created_at", "untrainable_reason", "policy_name", "feedback", "temperature")
 MAX_TURNS = 2000  # only the newest held-out turns count, because people's wishes change over time
+_ENOUGH = 240  # comparisons. If there are fewer turns, they are answered again with other seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,12 @@ class HeldOut:
     created_at: float
     stem: str
     value: float | None  # from a rating, outcome or verdict, -1 to 1; None: unknown
+    greedy: bool = False  # sampled at temperature 0: another seed gives the same answer
+    repetition: int = 0
+
+    @property
+    def task_id(self) -> str:
+        return f"{self.turn_id}#{self.repetition + 1}" if self.repetition else self.turn_id
 
 
 def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("inf")) -> list[HeldOut]:
@@ -50,7 +57,10 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
         if not rows or (tokenizer is not None and sampler is not None and sampler != tokenizer):
             continue
         values = _values(run, path.stem, rows)
-        turns += [HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]]) for row in rows]
+        turns += [
+            HeldOut(row["turn_id"], row["user"], row["created_at"], path.stem, values[row["turn_id"]], row["temperature"] <= 0)
+            for row in rows
+        ]
     unique = {turn.turn_id: turn for turn in turns}  # a merged shard may briefly exist next to its parts
     newest = sorted(unique.values(), key=lambda turn: turn.created_at)[-MAX_TURNS:]
     by_user: dict[str, list[HeldOut]] = defaultdict(list)
@@ -58,6 +68,15 @@ def held_out_turns(run: RunDir, settings: SuiteSettings, before: float = float("
         by_user[turn.user].append(turn)
     users = sorted(by_user, key=lambda user: hashed(settings.seed, user))
     return [turn for some in zip_longest(*(by_user[user] for user in users)) for turn in some if turn is not None]
+
+
+def repeated(turns: Sequence[HeldOut]) -> list[HeldOut]:
+    """The turns, and the same turns with other seeds until there are _ENOUGH: with eight comparisons, noise alone moves a mean by
+    0.2. Further comparisons of the same turns say whether the versions differ on these turns."""
+    tasks, again = list(turns), [turn for turn in turns if not turn.greedy]
+    for repetition in range(1, -(-(_ENOUGH - len(turns)) // len(again)) + 1 if again else 1):
+        tasks += [replace(turn, repetition=repetition) for turn in again]
+    return tasks if len(turns) >= _ENOUGH else tasks[:_ENOUGH]
 
 
 def _values(run: RunDir, stem: str, rows: Sequence[dict]) -> dict[str, float | None]:

@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.answers import Answered, answer, calls_in, client_of, is_refusal, is_valid_call, language_of
-from clawctl.eval.suites.held_out import HeldOut, asked_before, hashed, held_out_turns, key_name, whole_turns
+from clawctl.eval.suites.held_out import HeldOut, asked_before, hashed, held_out_turns, key_name, repeated, whole_turns
 from clawctl.http_client import Client
 from clawctl.intervals import estimate
 from clawctl.judging import ANSWER_JUDGES, AnswerJudge, Preference
@@ -48,7 +48,7 @@ class Own:
 
             async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
                 async with slots:
-                    answered = await _answer(client, endpoint, settings, turn)
+                    answered = await _answer(client, endpoint, settings, turn, turn.turn_id)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
             answers = [answer for answer in await _gather([one(turn) for turn in turns]) if answer is not None]
@@ -69,20 +69,23 @@ class Own:
     ) -> Sequence[Comparison]:
         """For each task: the comparison `preferred`, except for turns that call a tool, and the guards of both answers."""
         run = run_of(settings)
-        chosen = _in_order(run, settings, candidate, reference)[begin : begin + count]
+        chosen = repeated(_in_order(run, settings, candidate, reference))[begin : begin + count]
         if not chosen:
             return []
-        turns = whole_turns(run, chosen)
+        turns = {turn.turn_id: turn for turn in whole_turns(run, chosen)}
         async with _judge(settings) as judge, client_of(candidate) as client:
             slots = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
-            async def one(turn: Turn) -> list[Comparison]:
+            async def one(task: HeldOut) -> list[Comparison]:
+                turn = turns[task.turn_id]
                 async with slots:
-                    new = await _answer(client, candidate, settings, turn)
-                    old = None if new is None else await _answer(client, reference, settings, turn)
-                    return [] if new is None or old is None else await _compared(judge, turn, new, old, settings.max_tokens)
+                    new = await _answer(client, candidate, settings, turn, task.task_id)
+                    old = None if new is None else await _answer(client, reference, settings, turn, task.task_id)
+                    if new is None or old is None:
+                        return []
+                    return await _compared(judge, turn, task.task_id, new, old, settings.max_tokens)
 
-            compared = await _gather([one(turn) for turn in turns])
+            compared = await _gather([one(task) for task in chosen if task.turn_id in turns])
         comparisons = [comparison for some in compared for comparison in some]
         judged = [comparison for comparison in comparisons if comparison.metric == "preferred"]
         invalid = sum(comparison.detail["invalid"] for comparison in judged)
@@ -131,12 +134,12 @@ async def _gather(works: Sequence[Any]) -> list[Any]:
     return [task.result() for task in tasks]
 
 
-async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn) -> Answered | None:
+async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn, task_id: str) -> Answered | None:
     """Answer the captured prompt with the captured turn's sampling. None if the server cannot take this prompt.
 
     Both versions use the same seed, so that equal weights give equal answers. Raises Refused.
     """
-    seed = int.from_bytes(hashed(settings.seed, turn.turn_id)[:4]) >> 1
+    seed = int.from_bytes(hashed(settings.seed, task_id)[:4]) >> 1
     sampling = {"temperature": turn.temperature, "top_p": turn.top_p, "seed": seed, "max_tokens": settings.max_tokens}
     top_k = {"top_k": turn.top_k} if turn.top_k else {}
     try:
@@ -154,7 +157,9 @@ async def _verdict(judge: AnswerJudge, turn: Turn, answered: Answered) -> float 
     return await judge.verdict(turn, answered.message)
 
 
-async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered, max_tokens: int) -> list[Comparison]:
+async def _compared(
+    judge: AnswerJudge, turn: Turn, task_id: str, new: Answered, old: Answered, max_tokens: int
+) -> list[Comparison]:
     key = key_name(turn.user)
     texts = {"request": asked_in(turn), "given": _text(turn.response), "came_back": _texts(turn.next_state)}
     shown = {"candidate": new.visible[:_SHOWN], "reference": old.visible[:_SHOWN]}
@@ -165,9 +170,9 @@ async def _compared(judge: AnswerJudge, turn: Turn, new: Answered, old: Answered
         preference = Preference(0.5, ("the same text",)) if same else await judge.prefer(turn, new.message, old.message)
         detail_of_votes = {**detail, "votes": list(preference.votes), "invalid": preference.first is None, "judge": judge.name}
         share = 0.5 if preference.first is None else preference.first
-        comparisons.append(Comparison("preferred", turn.turn_id, share, 1 - share, key, detail_of_votes))
+        comparisons.append(Comparison("preferred", task_id, share, 1 - share, key, detail_of_votes))
     ours, other = guards(turn, new, max_tokens), guards(turn, old, max_tokens)
-    comparisons += [Comparison(name, turn.turn_id, ours[name], other[name], key, detail) for name in ours if name in other]
+    comparisons += [Comparison(name, task_id, ours[name], other[name], key, detail) for name in ours if name in other]
     return comparisons
 
 

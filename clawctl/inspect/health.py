@@ -27,9 +27,18 @@ _LITTLE_ROOM = 16 << 20  # bytes
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
 
 
-def read_health(run: RunDir, joined: Joined | None = None, captured: CountedLines | None = None) -> dict[str, Any]:
-    """The content of the table, as counts. A caller that reads repeatedly passes the data that it has already read."""
-    joined = read_rows(run) if joined is None else joined
+def read_health(run: RunDir) -> dict[str, Any]:
+    """The content of the table, as counts."""
+    joined = read_rows(run)
+    return {
+        **read_state(run, joined),
+        "wanted": what_people_want(run, joined),
+        "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
+    }
+
+
+def read_state(run: RunDir, joined: Joined, captured: CountedLines | None = None) -> dict[str, Any]:
+    """What the pages show of it. A caller that reads repeatedly passes what it counted before as `captured`."""
     captured = CountedLines(run.captures) if captured is None else captured
     problems = joined.problems.copy()
     serve = ask_server(run)
@@ -63,7 +72,6 @@ def read_health(run: RunDir, joined: Joined | None = None, captured: CountedLine
         "unverified_outcomes": CountedLines(run.feedback, UNVERIFIED_LINE).poll(),
         "held_out": held_out(joined),
         "keys": shares_of_keys(joined),
-        "wanted": what_people_want(run, joined),
         "shards_without_verdicts": len(unjudged(run)),
         "judge": None if (judge := read_fitness(run)) is None else judge.shown(),
         "not_trained": not_trained(joined),
@@ -71,7 +79,6 @@ def read_health(run: RunDir, joined: Joined | None = None, captured: CountedLine
         "feed": feed,
         "jobs": read_json(run.launch, problems) or None,
         "quarantine": quarantined(run),
-        "disk_bytes": {name: disk_bytes(run.folder(name)) for name in FOLDERS},
         "disk_free_bytes": free,
         "problems": problems,
     }

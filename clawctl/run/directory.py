@@ -386,8 +386,9 @@ def sole_worker(run: RunDir, stage: str) -> Iterator[None]:
 # ---- following -----------------------------------------------------------------------------------------------------------
 
 
-def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> Iterator[None]:
+def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0, step_ms: int = 20) -> Iterator[None]:
     """Yield at once, then whenever something changed in `folders` and at least every `poll_s` seconds, until `stop` is set.
+    `step_ms`: the time between looks at the events, of which each costs some processor time.
 
     Events only reduce the delay: a filesystem that sends none (NFS) is polled every `poll_s` seconds.
     """
@@ -396,7 +397,7 @@ def changes(folders: list[Path], stop: threading.Event, poll_s: float = 1.0) -> 
     yield
     if stop.is_set():
         return
-    quick = {"step": 20, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
+    quick = {"step": step_ms, "debounce": 100, "rust_timeout": int(poll_s * 1000), "yield_on_timeout": True}
     try:
         for _ in watch(*folders, stop_event=stop, raise_interrupt=False, watch_filter=None, recursive=False, **quick):  # type: ignore[arg-type]
             yield

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, Ratings
+from clawctl.run.policies import move_live
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, turn
 
@@ -208,6 +209,27 @@ def new_turns_appear_without_a_restart(visit: Visit) -> None:
     )
     write_turns(visit.run.turn_shard("99999999-later"), [new_turn])
     _until(lambda: text in _reloaded(visit, "/conversations"), "the new turn is listed")
+
+
+@flow()
+def a_page_follows_the_run_and_keeps_what_a_person_began(visit: Visit) -> None:
+    visit.go("/conversations")
+    visit.page.get_by_label("text").fill("half a wor")
+    visit.page.locator(".list a").first.focus()
+    for number in range(3):
+        count = visit.page.locator(".count").inner_text()
+        text = f"a request without a reload {time.time():.3f}"
+        question, reply = {"role": "user", "content": text}, {"role": "assistant", "content": "yes"}
+        new_turn = turn(f"live{number}", f"live{number}", 0, time.time(), [question], reply, None)
+        write_turns(visit.run.turn_shard(f"99999999-live{number}"), [new_turn])
+        visit.page.wait_for_function("before => document.querySelector('.count').innerText !== before", arg=count)
+        assert text in visit.page.locator(".list li").first.inner_text()
+        assert visit.page.get_by_label("text").input_value() == "half a wor"
+    visit.go("/versions")
+    move_live(visit.run, 6, by="a test")
+    visit.page.wait_for_selector("#v-6 .mark.live")
+    move_live(visit.run, VERSIONS - 1, by="a test")
+    visit.page.wait_for_selector(f"#v-{VERSIONS - 1} .mark.live")
 
 
 @flow()

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from clawctl.inspect.better import Rate, lower
 from clawctl.inspect.rows import TurnReader, read_rows
-from clawctl.inspect.web.derived_data import prepare
+from clawctl.inspect.web.derived_data import last_line, prepare
 from clawctl.inspect.web.filters import Filter, fate, matching, uncertainty
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
@@ -196,6 +196,44 @@ def test_hostile_words_are_text(site: Site, name: str) -> None:
     whole = site.client.get(f"/text?id={name}-1&part=answer")
     assert whole.headers["content-type"].startswith("text/plain")
     assert not re.search("[\x1b\x9b\u202e]", whole.text)
+
+
+def test_a_page_that_is_shown_is_answered_once_the_run_has_changed_and_not_before(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 5))
+    first = site.client.get("/")
+    stamp = first.headers["etag"]
+    assert stamp.replace('"', "&#34;") in first.text, "the page carries the stamp with which it asks"
+    site.following.start()
+    try:
+        began = time.monotonic()
+        asked, said = ({"role": role, "content": "hello"} for role in ("user", "assistant"))
+        one = turn("new", "new", 0, time.time(), [asked], said, None)
+        write_turns(site.run.turn_shard("z"), [one])
+        later = site.client.get("/", headers={"If-None-Match": stamp})
+        assert (later.status_code, later.headers["etag"] != stamp) == (200, True)
+        assert "6 conversations" in later.text or "6</a>" in later.text
+        assert time.monotonic() - began < 14, "it is not the end of the wait that answers"
+        site.run.log("train").write_text("12:00:00 I clawctl.train.loop: step 3 has 8 turns\n")
+        assert site.client.get("/", headers={"If-None-Match": later.headers["etag"]}).status_code == 200
+    finally:
+        site.following.stop()
+    site.following.is_ending = lambda: True  # does not wait
+    stamp = site.client.get("/notes").headers["etag"]
+    assert site.client.get("/", headers={"If-None-Match": stamp}).status_code == 304
+    assert "etag" not in site.stranger.get("/", headers={"If-None-Match": stamp}).headers
+    assert last_line(site.run.log("train")) == "step 3 has 8 turns"
+
+
+def test_a_run_in_which_nothing_happens_is_not_read_again(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 5))
+    site.following.start()
+    try:
+        time.sleep(3)
+        seen = site.following.snapshot, site.following.changed
+        time.sleep(3)
+        assert (site.following.snapshot, site.following.changed) == seen
+    finally:
+        site.following.stop()
 
 
 def test_hidden_characters_are_shown_by_their_names() -> None:

@@ -40,8 +40,10 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
         sys.setswitchinterval(0.001)  # pages must not wait long for the thread that follows the run
         following.start()
         settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
+        server = uvicorn.Server(settings)
+        following.is_ending = lambda: server.should_exit
         try:
-            uvicorn.Server(settings).run(sockets=[listener])
+            server.run(sockets=[listener])
         except KeyboardInterrupt:  # uvicorn raises the signal again after it has ended
             pass
         finally:

@@ -1,8 +1,10 @@
 """Data for the pages: counts, lists, and turns as a conversation."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from clawctl.inspect.better import rates
@@ -13,6 +15,8 @@ from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, ou
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.text_search import request_of
 from clawctl.run.reward import signs
+
+_LINE_BYTES = 4096  # of the end of a log
 
 
 def prepare(snapshot: RunSnapshot) -> None:
@@ -31,6 +35,17 @@ def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, An
         return []
     begin, end = buckets[0].begin, buckets[-1].end
     return [{"x": move["at"], "label": f"v{move['to']}"} for move in snapshot.moves if begin <= move["at"] <= end][-40:]
+
+
+def last_line(log: Path) -> str:
+    """The end of a stage's log, without the time. Empty if the stage has logged nothing."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LINE_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return re.sub(r"^[\d:]+ \w \S+: ", "", next((line for line in reversed(lines) if line.strip()), ""))
 
 
 def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:

@@ -5,18 +5,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
-from clawctl.inspect.health import read_health
+from clawctl.inspect.health import read_state
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
 from clawctl.inspect.sessions import by_session, summarise
 from clawctl.inspect.web.text_search import TextIndex, read_texts
-from clawctl.run.directory import RunDir, changes
+from clawctl.run.directory import RunDir, changes, published
 from clawctl.run.lines import CountedLines
 from clawctl.run.policies import read_moves
 from clawctl.run.rows import Feedback
@@ -24,9 +25,10 @@ from clawctl.run.rows import Feedback
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_POLL_S = 2.0
+_POLL_S = 1.0
 _MAX_DERIVED = 64
-_SHARE = 8  # the thread rests this many times as long as it has worked
+_SHARE = 4  # the thread rests this many times as long as it has worked
+_IDLE_SHARE, _IDLE_S = 200, 10.0  # the same while no file changes, and the shortest such rest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +79,8 @@ class FollowedRun:
         self._turns, self._captured, self._episodes = TurnReader(run), CountedLines(run.captures), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
+        self.is_ending: Callable[[], bool] = lambda: False  # whether the server of the pages is told to stop
+        self.changed = 0  # the number of changes so far: pages that were made before the last one are out of date
         self.snapshot = self._take_snapshot(None)
 
     def start(self) -> None:
@@ -94,18 +98,33 @@ class FollowedRun:
         """Read the disk now."""
         with self._lock:
             self.snapshot = self._take_snapshot(self.snapshot)
+            self.changed += 1
 
     def _follow(self) -> None:
         run = self.run
-        folders = [run.captures, run.episodes, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval]
+        folders = [
+            run.captures, run.episodes, run.feedback, run.trajectories, run.verdicts, run.policies, run.train, run.eval, run.notes,
+            run.logs,
+        ]  # fmt: skip
         self._prepare(self.snapshot)
-        for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S):
-            began = time.monotonic()
+        stamps, due = _stamps(run), time.monotonic() + _IDLE_S
+        for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S, step_ms=100):
+            stamps, before, began = _stamps(run), stamps, time.monotonic()
+            if stamps == before and began < due:
+                continue
             try:
-                self.refresh()
+                self._read_again(stamps != before)
             except Exception:  # noqa: BLE001 - the edge of a thread: the pages keep what they have, and the log has the error
                 _log.exception("the run could not be read")
-            self._stop.wait(max(0.2, _SHARE * (time.monotonic() - began)))
+            took = time.monotonic() - began
+            due = time.monotonic() + max(_IDLE_S, _IDLE_SHARE * took)
+            self._stop.wait(max(0.2, _SHARE * took))
+
+    def _read_again(self, is_new: bool) -> None:
+        """Read the disk. Without a change of a file, only what no file says may be new: whether the stages are running."""
+        with self._lock:
+            before, self.snapshot = self.snapshot, self._take_snapshot(self.snapshot)
+            self.changed += is_new or before.health["stages"] != self.snapshot.health["stages"]
 
     def _read_ahead(self) -> None:
         done: object = None
@@ -134,7 +153,7 @@ class FollowedRun:
             rows = (*_arrange(joined.rows), self._turns.shards(), {})
             self.text_index.follow(rows[-2])
         by_id, children, sessions, of_session, shards, derived = rows
-        health = read_health(self.run, joined, self._captured)
+        health = read_state(self.run, joined, self._captured)
         health["open"] = read_open(self.run, problems)
         better = judge_progress(self.run, joined.rows, policies, problems)
         for turn_id, label in list(self.labels.items()):
@@ -165,6 +184,20 @@ class FollowedRun:
 
     def _shards_of(self, turn_ids: Iterable[str]) -> dict[str, Path]:
         return {turn_id: path for turn_id in turn_ids if (path := self._turns.shard_of(turn_id)) is not None}
+
+
+def _stamps(run: RunDir) -> list[tuple[str, int, int]]:
+    """Values that change with each change of the run. Whole files are published into a folder, which has the time of the last one.
+    To others, lines are appended."""
+    growing = [path for folder in (run.captures, run.feedback, run.episodes) for path in published(folder, ".jsonl")]
+    single = [run.steps, run.server, run.position, run.feed_counts, run.refusals, *sorted(run.logs.glob("*.log"))]
+    whole = [run.trajectories, run.verdicts, run.ledger, run.policies, run.eval, run.quarantine, run.notes, *run.notes.glob("*/")]
+    stamps = []
+    for path in (*growing, *single, *whole):
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            stamps.append((path.name, status.st_mtime_ns, status.st_size))
+    return stamps
 
 
 def _arrange(rows: list[Row]) -> tuple[Any, ...]:

@@ -1,13 +1,18 @@
 """What all pages share: the templates, the login, the static files, errors, and the rows that a request names."""
 
+import asyncio
 import hashlib
 import re
+import secrets
 import time
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import jinja2
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -24,6 +29,9 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import signed
 
 _HERE = Path(__file__).parent
+_HOLD_S = 15.0  # so long a request for changes waits for one
+_LOOK_S = 0.15
+_stamp: ContextVar[str] = ContextVar("stamp", default="")  # of the page that is being made
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _SECTIONS = (
     ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
@@ -38,6 +46,7 @@ class PageFrame:
 
     def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
         self._run, self._following, self._key = run, following, key
+        self._process = secrets.token_urlsafe(6)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -53,6 +62,23 @@ class PageFrame:
             "sections": _SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
             "opinion": opinion, "gate_of": gate_of, "rating_of": rating_of, "version_of_files": _version_of_files(),
         }  # fmt: skip
+
+    def followed(self, page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        """`page` with an ETag that is new whenever the run has changed. A browser that shows the page asks with it, and waits until
+        it is new (200) or a moment has passed (304)."""
+
+        async def answer(request: Request) -> Response:
+            shown, until = request.headers.get("if-none-match"), time.monotonic() + _HOLD_S
+            while shown == (stamp := f'"{self._process}-{self._following.changed}"'):
+                if time.monotonic() > until or self._following.is_ending():
+                    return Response(status_code=304, headers={"ETag": stamp})
+                await asyncio.sleep(_LOOK_S)
+            _stamp.set(stamp)
+            response = await run_in_threadpool(page, request)
+            response.headers["ETag"] = stamp
+            return response
+
+        return answer
 
     def login(self, request: Request) -> Response:
         given = request.query_params.get("key")
@@ -86,7 +112,7 @@ class PageFrame:
 
     def _page(self, template: str, section: str, status: int = 200, **values: Any) -> HTMLResponse:
         problems = [] if template in ("login.html", "opened.html") else self._following.snapshot.problems
-        page = self._templates.get_template(template).render(section=section, run_problems=problems, **values)
+        page = self._templates.get_template(template).render(section=section, run_problems=problems, stamp=_stamp.get(), **values)
         return HTMLResponse(page.encode(errors="replace"), status)
 
     def _row(self, request: Request) -> tuple[RunSnapshot, Row]:

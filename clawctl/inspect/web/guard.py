@@ -19,8 +19,8 @@ _NAMES = ("127.0.0.1", "localhost", "::1")
 _LARGEST_FORM = 64 << 10  # bytes
 _OPEN = ("/login", "/static/", "/favicon.ico")  # paths that need no cookie
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",  # with no-referrer, browsers would send the pages' own forms with the origin "null"

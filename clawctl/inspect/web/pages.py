@@ -18,7 +18,16 @@ from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, message_text, read_lines
 from clawctl.inspect.web.buttons import Buttons
-from clawctl.inspect.web.derived_data import as_conversation, derived, first_turn, marks_of, moves_of, pairs_of, sessions_of
+from clawctl.inspect.web.derived_data import (
+    as_conversation,
+    derived,
+    first_turn,
+    last_line,
+    marks_of,
+    moves_of,
+    pairs_of,
+    sessions_of,
+)
 from clawctl.inspect.web.filters import VERDICTS, Filter, matching, opinion, uncertainty
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.frame import number_in, page_number
@@ -44,19 +53,22 @@ class Pages(Buttons):
         self._salt = secrets.token_bytes(16)  # decides on which side each answer is shown
 
     def app(self, port: int) -> PageGuard:
-        get: dict[str, Callable[[Request], Response]] = {
+        followed: dict[str, Callable[[Request], Response]] = {
             "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
-            "/turn": self.turn, "/text": self.text, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
+            "/turn": self.turn, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/measured": self.measured, "/judge": self.judge, "/environments": self.environments, "/episodes": self.episodes,
-            "/data": self.data, "/notes": self.notes, "/login": self.login,
-            "/static/{name}": self.static,
+            "/data": self.data, "/notes": self.notes,
+        }  # fmt: skip
+        get: dict[str, Callable[[Request], Response]] = {
+            "/text": self.text, "/login": self.login, "/static/{name}": self.static,
             "/favicon.ico": lambda request: Response(status_code=204),  # browsers request it for plain-text pages
         }  # fmt: skip
         post: dict[str, Callable[[Request], Response]] = {
             "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,
             "/note": self.note,
         }  # fmt: skip
-        routes = [Route(path, page, methods=["GET"]) for path, page in get.items()]
+        routes = [Route(path, self.followed(page), methods=["GET"]) for path, page in followed.items()]
+        routes += [Route(path, page, methods=["GET"]) for path, page in get.items()]
         routes += [Route(path, page, methods=["POST"]) for path, page in post.items()]
         pages = Starlette(routes=routes, exception_handlers={HTTPException: self._missing, Exception: self._missing})
         guard = PageGuard(pages, self._key, port)
@@ -73,6 +85,7 @@ class Pages(Buttons):
             "/",
             better=snapshot.better,
             health=snapshot.health,
+            said={stage: last_line(self._run.log(stage)) for stage in snapshot.health["stages"]},
             buckets=over_time,
             seen=snapshot,
             marks=marks_of(snapshot, over_time),

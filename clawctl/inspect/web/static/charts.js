@@ -75,7 +75,8 @@ function options(place, found, width) {
   };
 }
 
-function draw(place) {
+/** `anew`: also if the numbers are the same, for other colours or another width. */
+function draw(place, anew) {
   const table = place.parentElement.querySelector("table:has([data-series])");
   if (!table) return;
   const found = read(table);
@@ -86,20 +87,24 @@ function draw(place) {
     data.push(one.values);
     if (one.highs.some((value) => value !== null)) data.push(one.highs, one.lows);
   }
+  const shown = JSON.stringify([found, place.dataset.marks]);
+  if (place.shown === shown && !anew) return;
+  place.shown = shown;
+  if (place.plot) place.plot.destroy();
   place.replaceChildren();
   place.setAttribute("role", "img");
   place.setAttribute("aria-label", `${place.dataset.title}; the table below has the numbers`);
   const parent = getComputedStyle(place.parentElement);
   const width = place.parentElement.clientWidth - parseFloat(parent.paddingLeft) - parseFloat(parent.paddingRight);
-  new uPlot(options(place, found, width), data, place);
+  place.plot = new uPlot(options(place, found, width), data, place);
   const details = table.closest("details.table");
   if (details && !place.drawn) details.open = false;
   place.drawn = true;
 }
 
-const charts = [...document.querySelectorAll(".chart")];
-const drawAll = () => charts.forEach(draw);
-drawAll();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+const drawAll = (anew) => document.querySelectorAll(".chart").forEach((place) => draw(place, anew));
+drawAll(true);
+addEventListener("followed", () => drawAll(false));
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll(true));
 let waiting;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(drawAll, 150); });
+addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => drawAll(true), 150); });

@@ -13,6 +13,9 @@ app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run
 @app.command(name="add")
 def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
+    policy: Annotated[
+        str | None, typer.Option(help="Policy of its own that answers and learns from its requests, with policies.per: key.")
+    ] = None,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
     """Create a key and show it once. Only a salted hash is stored. A running server accepts the key within a second.
@@ -20,8 +23,10 @@ def add_key(
     Example: `clawctl keys add anna --run runs/mine`
     """
     from clawctl.run.keys import add_key as work
+    from clawctl.run.policies import begin_policy
 
-    typer.echo(work(open_run(run), name))
+    opened = open_run(run)
+    typer.echo(work(opened, name) if policy is None else work(opened, name, begin_policy(opened, policy)))
     typer.echo(f"This is the only time the key of {name} is shown.", err=True)
 
 

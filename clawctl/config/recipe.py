@@ -15,6 +15,7 @@ from clawctl.config.judge import JudgeConfig
 from clawctl.config.machines import MachinesConfig
 from clawctl.config.model import ModelConfig
 from clawctl.config.play import PlayConfig
+from clawctl.config.policies import PoliciesConfig
 from clawctl.config.practice import PracticeConfig
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.config.section import Section, key_at
@@ -40,6 +41,8 @@ class Recipe(Section):
     """How turns are judged."""
     practice: PracticeConfig = PracticeConfig()
     """How notes become weights."""
+    policies: PoliciesConfig = PoliciesConfig()
+    """Which policy answers and learns from the requests of a key."""
     train: TrainConfig = TrainConfig()
     """How judged turns are trained."""
     eval: EvalConfig = EvalConfig()
@@ -62,6 +65,11 @@ class Recipe(Section):
     def waits_for_gate(self) -> bool:
         """Whether a new version goes live only after the gate promotes it."""
         return self.gate is not None and self.gate.when == "before"
+
+    @property
+    def adapters_beside_live(self) -> int:
+        """How many versions an engine keeps loaded in addition to the live one of the shared policy."""
+        return self.serve.pinned_versions + (self.policies.loaded if self.policies.per == "key" else 0)
 
     @property
     def model_path(self) -> str:
@@ -87,6 +95,7 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
     except ValidationError as error:
         raise _wrong_key(error, path, overrides or {}) from error
     _check_gate(recipe)
+    _check_policies(recipe)
     return recipe
 
 
@@ -104,6 +113,13 @@ def _check_gate(recipe: Recipe) -> None:
     if missing is not None:
         problem = f"the gate names the suite {missing}, but eval.suites runs {', '.join(run) or 'none'}"
         raise ClawError(problem, f"add {missing} to eval.suites, or remove its rows from the gate", 2)
+
+
+def _check_policies(recipe: Recipe) -> None:
+    """Raises ClawError (exit code 2) if the recipe cannot train a policy for each key."""
+    if recipe.policies.per == "key" and (recipe.train.lora is None or recipe.train.backend.kind != "local"):
+        problem = "policies.per is key, which trains an adapter for each policy on this machine"
+        raise ClawError(problem, "set train.lora, and leave train.backend at local; or set policies.per to shared", 2)
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

@@ -16,7 +16,8 @@ from clawctl.engines.requests import Extras, GenerationRequest, Shown
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.directory import RunDir
-from clawctl.run.rows import PromptImage
+from clawctl.run.policies import Version
+from clawctl.run.rows import DEFAULT_POLICY, PromptImage
 
 # The first and last version of a turn do not show this.
 THERE_AND_BACK = "the weights changed and changed back while it was sampled"
@@ -60,6 +61,7 @@ class Sampled:
     first_at: float | None = None  # unix seconds at which the first token arrived; None: when the first piece was shown
     usage: dict[str, Any] | None = None  # in chat form, from an upstream
     extras: Extras | None = None  # further fields from an upstream
+    policy: str = DEFAULT_POLICY  # the policy that both versions belong to
     untrainable: str | None = None  # the engine's reason why the turn cannot be trained
     allowed: str | None = None  # the tokens that were allowed at each position, see `clawctl.run.allowed_tokens`; None: any
     spliced: int | None = None  # number of earlier answers put back as sampled; None: not requested
@@ -127,7 +129,7 @@ class Engine(Protocol):
 
     # ---- requests --------------------------------------------------------------------------------------------------------
 
-    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, version: Version | None, stack: AsyncExitStack) -> list[Reply]:
         """Begin a request: returns `request.n` running replies of the live policy, or of a pinned `version`. Resources that must be
         released with them are pushed onto `stack`. Raises Refusal."""
         ...
@@ -136,7 +138,7 @@ class Engine(Protocol):
         """Number of tokens of the prompt. Raises Refusal."""
         ...
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+    async def score(self, ids: Sequence[int], first: int, version: Version | None) -> tuple[int, list[float]]:
         """Score ids with the live policy, or with a pinned `version`. Returns the version and the logprob of each of `ids[first:]`
         given all preceding ids, at temperature 1. Raises Refusal, also if the engine cannot score."""
         ...

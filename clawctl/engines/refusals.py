@@ -5,6 +5,7 @@ import logging
 import orjson
 
 from clawctl.engines.requests import Refusal
+from clawctl.run.policies import Version
 from clawctl.serve.canary import CanaryFailure
 
 _log = logging.getLogger("clawctl.serve")
@@ -26,8 +27,8 @@ def refusal(status: int, body: bytes) -> Refusal:
     return Refusal(status, message, param if isinstance(param, str) else None, "context_length_exceeded" if too_long else None)
 
 
-def canary_refusal(version: int, error: CanaryFailure) -> Refusal:
+def canary_refusal(version: Version, error: CanaryFailure) -> Refusal:
     """The refusal of a request that pins a version with a failed canary check. The log contains the difference."""
-    _log.error("version %d is not served: %s", version, error)
+    _log.error("version %s is not served: %s", version, error)
     body = f"version {version} of this model is not served: the engine's results differ from the trainer's"
     return Refusal(404, body, "model", "model_not_found")

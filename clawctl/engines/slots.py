@@ -11,6 +11,7 @@ from typing import Final
 
 from clawctl.engines.requests import Refusal
 from clawctl.run.keys import OWN
+from clawctl.run.policies import Version
 
 RESERVED: Final = 2  # slots of the run's own key: one for version 0, one for any version
 _TURN_S = 5.0  # while others wait, a version accepts no new requests after this time
@@ -30,17 +31,17 @@ class PinnedSlots:
 
     def __init__(self, limit: int, turn_s: float = _TURN_S, patience_s: float = _PATIENCE_S) -> None:
         self._limit, self._turn_s, self._patience_s = limit, turn_s, patience_s
-        self._in_use: dict[int, _Usage] = {}
+        self._in_use: dict[Version, _Usage] = {}
         self._waiting: dict[int, str] = {}  # in order: number of a request → its kind, OWN or ""
         self._last_number = 0
         self._changed = asyncio.Event()  # replaced at each notification
 
-    def at_once(self, version: int, key: str) -> bool:
+    def at_once(self, version: Version, key: str) -> bool:
         """Whether a request of `key` for `version` gets a slot without waiting."""
         return self._may_begin(version, OWN if key == OWN else "", None)
 
     @asynccontextmanager
-    async def acquire(self, version: int, key: str) -> AsyncIterator[None]:
+    async def acquire(self, version: Version, key: str) -> AsyncIterator[None]:
         """A slot for a request of `key` for `version`, held until the context ends. Raises Refusal if none becomes free in
         time."""
         kind = OWN if key == OWN else ""
@@ -57,7 +58,7 @@ class PinnedSlots:
                 del self._in_use[version]
             self._wake()
 
-    async def _wait(self, version: int, kind: str) -> None:
+    async def _wait(self, version: Version, kind: str) -> None:
         self._last_number += 1
         number = self._last_number
         self._waiting[number] = kind
@@ -77,7 +78,7 @@ class PinnedSlots:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _may_begin(self, version: int, kind: str, number: int | None) -> bool:
+    def _may_begin(self, version: Version, kind: str, number: int | None) -> bool:
         """Whether the request may begin: its version is in use within its time limit, or a slot is free and no earlier request of
         the same kind is waiting."""
         if kind == OWN and version == 0:

@@ -6,7 +6,8 @@ import logging
 import re
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 
 import orjson
 from filelock import FileLock
@@ -17,7 +18,8 @@ from clawctl.printing import answers, counted, print_json
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.feedback import LABEL
-from clawctl.run.rows import from_json
+from clawctl.run.policies import begin_policy
+from clawctl.run.rows import DEFAULT_POLICY, from_json
 
 _log = logging.getLogger("clawctl.serve")
 OWN = "default"  # the name of the run's own key, which its stages use
@@ -39,9 +41,10 @@ class StoredKey:
     salt: str  # hex
     digest: str  # hex: SHA-256 of salt and key; keys have 192 random bits, so no slow hash is needed
     created_at: float
+    policy: str = DEFAULT_POLICY  # the policy that answers its requests, if `policies.per` is `key`
 
 
-def add_key(run: RunDir, name: str) -> str:
+def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY) -> str:
     """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
     if (problem := _name_problem(name)) is not None:
         raise ClawError(f"{name!r} {problem}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
@@ -52,7 +55,7 @@ def add_key(run: RunDir, name: str) -> str:
                 f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
-        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time())])
+        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy)])
     return key
 
 
@@ -63,9 +66,24 @@ def rotate_key(run: RunDir, name: str) -> str:
         if all(key.name != name for key in stored):
             raise _no_key(name, stored)
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
-        new = StoredKey(name, salt, _digest(salt, key), time.time())
-        _write(run, [new if old.name == name else old for old in stored])
+        digest, now = _digest(salt, key), time.time()
+        _write(run, [replace(old, salt=salt, digest=digest, created_at=now) if old.name == name else old for old in stored])
     return key
+
+
+def assign_policy(run: RunDir, names: Sequence[str]) -> None:
+    """Assign each of these keys the policy with its own name. Raises ClawError (exit code 2) without one of the keys."""
+    with _writing(run):
+        stored = list_keys(run)
+        if (missing := next((name for name in names if all(key.name != name for key in stored)), None)) is not None:
+            raise _no_key(missing, stored)
+        _write(run, [replace(key, policy=key.name) if key.name in names else key for key in stored])
+
+
+def begin_policies(run: RunDir) -> None:
+    """Create the policies that keys have, as far as they are missing. Raises ClawError."""
+    for key in list_keys(run):
+        begin_policy(run, key.policy)
 
 
 def _no_key(name: str, stored: list[StoredKey]) -> ClawError:
@@ -98,11 +116,11 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     """Print the names and creation times of the keys on stdout."""
     stored = list_keys(run)
     if as_json:
-        print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in stored]})
+        print_json({"keys": [{"name": key.name, "created_at": key.created_at, "policy": key.policy} for key in stored]})
         return
-    table = Table("name", "made", title=counted(len(stored), "named key"))
+    table = Table("name", "made", "policy", title=counted(len(stored), "named key"))
     for key in stored:
-        table.add_row(key.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at)))
+        table.add_row(key.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at)), key.policy)
     answers().print(table)
 
 
@@ -156,6 +174,10 @@ class KeyRing:
             if hmac.compare_digest(_digest(key.salt, given), key.digest):
                 owner = key.name
         return owner
+
+    def policy_of(self, name: str) -> str:
+        """Return the name of the policy that a key has, also for a key that was removed a moment ago."""
+        return next((key.policy for key in self._named if key.name == name), DEFAULT_POLICY)
 
     def pop_revoked(self) -> set[str]:
         """Return the names whose key was removed or replaced since the last call."""

@@ -8,7 +8,7 @@ Functions take the run of one policy (`RunDir.of`), which fixes the policy's nam
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import orjson
 
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, publish_folder
+from clawctl.run.directory import RunDir, link, publish_folder
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, is_policy_name, named, number_of, numbers_in
 from clawctl.run.rows import DEFAULT_POLICY, Policy
@@ -43,6 +43,18 @@ class PolicyId:
         if number is None or not is_policy_name(name or DEFAULT_POLICY):
             raise ValueError(f"{text!r} is not a policy, such as 3 or anna@3")
         return cls(name or DEFAULT_POLICY, number)
+
+
+Version = int | PolicyId  # a version of the default policy, or of a policy that is named
+
+
+def located(run: RunDir, version: Version) -> tuple[RunDir, int]:
+    """Return the run of the policy, and the number of the version."""
+    return (run.of(version.name), version.version) if isinstance(version, PolicyId) else (run, version)
+
+
+def number_in(version: Version) -> int:
+    return version.version if isinstance(version, PolicyId) else version
 
 
 def policy_names(run: RunDir) -> list[str]:
@@ -74,6 +86,32 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
         )
     if live_version(run) is None:
         move_live(run, 0, by="start")
+
+
+def begin_policy(run: RunDir, name: str) -> str:
+    """Create the policy `name`, unless it exists. Its version 0 has the weights of the shared policy that is live now. Returns the
+    name. Raises ClawError, with exit code 2 for an invalid name."""
+    own, shared = run.of(name), run.of(DEFAULT_POLICY)
+    if live_version(own) is not None:
+        return name
+    for folder in (own.policies, own.train, own.eval):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    live = live_version(shared)
+    if live is not None:  # otherwise no stage has published the base model yet, and there is nothing to copy
+        source = shared.version_folder(live)
+        check_policy(shared, live)
+        first = replace(read_policy(shared, live), version=0, parent=None, step=0, turns=[], created_at=time.time(), name=name)
+        publish_policy(own, first, lambda folder: link_weights(source, folder))
+        move_live(own, 0, by=f"begun from shared version {live}")
+    return name
+
+
+def link_weights(source: Path, target: Path) -> None:
+    """Create the files of weights in a second folder, as hard links."""
+    for file in sorted(source.iterdir()):
+        is_weights = file.is_file() and file.name not in ("policy.json", "READY")
+        if is_weights and not file.is_symlink():  # clawctl writes no symbolic links; one may point outside the run
+            link(file, target / file.name)
 
 
 def publish_policy(run: RunDir, policy: Policy, write: Callable[[Path], None], checksums: dict[str, str] | None = None) -> None:

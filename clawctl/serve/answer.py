@@ -173,6 +173,7 @@ class Answer:
                 asked=self.request.overridden or None,
                 sampling_from=self.request.sampling_from or None,
                 images=sampled.images,
+                policy_name=sampled.policy,
                 notes=request.notes,
             ),
             [self.request.template_settings, self.request.engine_fields.get("response_format")],

@@ -52,6 +52,7 @@ from clawctl.serve.http_response import EventStream, RequestContext, complete_re
 from clawctl.serve.intake import Concurrency, Intake
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.notes import Notes
+from clawctl.serve.people import People
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.request_sizes import largest_body, parse
@@ -90,6 +91,8 @@ class Gateway:
         self._recipe, self._versions, self._capture = recipe, versions, capture
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._key_place = where_the_key_is(run, key)
+        if recipe.policies.per == "key":
+            versions.people = People(run, self._keys.policy_of, versions.live)
         self._hosts = Hosts(recipe.serve)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
         self._queues = WorkQueues()

@@ -28,7 +28,7 @@ async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
     request = _decoded(raw, ScoreRequest)
     if request.first >= len(request.ids):
         raise Refusal(400, "'first' must be the index of one of the ids", "first")
-    version, logprobs = await versions.live.score(request.ids, request.first, await versions.pinned(request.model))
+    version, logprobs = await versions.live.score(request.ids, request.first, await versions.pinned(request.model, key))
     return {"object": "score", "model": request.model, "version": version, "logprobs": logprobs}
 
 
@@ -36,7 +36,7 @@ async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: i
     """The logprobs of `ids[first:]`, for a plain completion with `echo` and `logprobs`. Raises Refusal."""
     _check_key(key)
     try:
-        return (await versions.live.score(ids, first, await versions.pinned(model)))[1]
+        return (await versions.live.score(ids, first, await versions.pinned(model, key)))[1]
     except Refusal as refusal:
         param = "prompt" if refusal.param == "ids" else refusal.param
         raise Refusal(refusal.status, refusal.message, param, refusal.code) from refusal

@@ -13,6 +13,7 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, server_api_key, warn_of_unserved_versions
+from clawctl.run.keys import begin_policies
 from clawctl.run.policies import ensure_base_policy, list_versions
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
     """
     with bind(recipe.serve.host, recipe.serve.port) as listener:
         ensure_base_policy(run, recipe.model.path)
+        if recipe.policies.per == "key":
+            begin_policies(run)
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)
         if intercept:

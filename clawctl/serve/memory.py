@@ -28,7 +28,7 @@ def serving_needs(recipe: Recipe, card: int | None) -> Needs:
         return _vllm(recipe, config, weights, adapter, card)
     size = 2 if recipe.model.dtype == "bfloat16" or (card is None and is_llama(config)) else 4
     cached = (2 if recipe.model.dtype == "bfloat16" and card is not None else 4) * cached_numbers_a_token(config)
-    tokens, others = recipe.serve.kv_cache_tokens, recipe.serve.pinned_versions + (recipe.judge.ask and _judges_itself(recipe))
+    tokens, others = recipe.serve.kv_cache_tokens, recipe.adapters_beside_live + (recipe.judge.ask and _judges_itself(recipe))
     shares = recipe.serve.patches and is_llama(config) and recipe.train.lora is not None
     parts = {"weights": size * weights}
     if shares:
@@ -59,7 +59,7 @@ def _vllm(recipe: Recipe, config: dict[str, Any], weights: int, adapter: int, ca
             "serve.engine is vllm, but there is no GPU", "name a card with --card, or use serve.engine: transformers", 2
         )
     options = vllm_options(recipe)
-    at_once = recipe.serve.pinned_versions + 2 if recipe.train.lora is not None else 0
+    at_once = recipe.adapters_beside_live + 2 if recipe.train.lora is not None else 0
     parts = {"weights": 2 * weights // options.tp}
     parts |= {f"adapters of {at_once} versions": 2 * adapter * at_once // options.tp} if at_once else {}
     parts["computation and graphs"] = _VLLM_COMPUTED

@@ -114,6 +114,7 @@ class ServiceInfo:
             "unverified_outcomes": await asyncio.to_thread(self._unverified.poll),
             "judge": None if (judge := read_fitness(self._run)) is None else judge.shown(),
             "disk_free_bytes": self._disk_free(),
+            "policies": {} if versions.people is None else versions.people.status(),
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),

@@ -10,20 +10,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TypeVar
 
-from filelock import Timeout
-
 from clawctl.engines import Engine, NotYet, Reply, Swap, Unanswered
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
-from clawctl.run.policies import LiveMoved, list_versions, live_version, move_live, read_moves
+from clawctl.run.keys import OWN
+from clawctl.run.policies import PolicyId, Version, list_versions, live_version, policy_names
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.serve.canary import CanaryFailure
+from clawctl.serve.live import move_live_back
+from clawctl.serve.people import People
 from clawctl.serve.sharing import Sharing
 
 T = TypeVar("T")
 _log = logging.getLogger("clawctl.serve")
 _POLL_S = 0.05
-_PINNED = re.compile(r"@([0-9]+)\Z")
+_PINNED = re.compile(r"(?:@([A-Za-z0-9._-]+))?@([0-9]+)\Z")
 _LONGEST_NUMBER = 18  # digits; no version has more, and Python refuses to parse very long ones
 _KEPT_SWAPS = 200
 _LONGEST_PROBLEM = 500  # characters; the log has the full text of unexpected errors
@@ -31,7 +33,7 @@ _TRIES = 3  # attempts per version while it fails only because the engine does n
 
 
 def is_pinned(request: GenerationRequest) -> bool:
-    """Whether the request pins a version: `NAME@3`."""
+    """Whether the request pins a version: `NAME@3`, or `NAME@anna@3` of another policy."""
     return _PINNED.search(request.model) is not None
 
 
@@ -52,29 +54,39 @@ class Versions:
         self._unanswered = 0  # number of its attempts that the engine did not answer
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
+        self.people: People | None = None  # with `policies.per: key`
 
     async def begin(
         self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False
     ) -> list[Reply]:
         """Start the replies to a request. `NAME@3` is answered by version 3 only, even while 3 is live: a swap must not affect it.
         A candidate may answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
-        version = await self.pinned(request.model)
-        if version is None and shared and self._pin_live is None:
+        version = await self.pinned(request.model, request.key)
+        follows = version is None and self._pin_live is None
+        if follows and self.people is not None and (own := await self.people.begin(request, stack)) is not None:
+            return own
+        if follows and shared:
             candidate = self._sharing.version_for(request, session)
             if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:
                 return replies
-        return await self.live.begin(request, version, stack)
+        replies = await self.live.begin(request, version, stack)
+        if isinstance(version, PolicyId):
+            for reply in replies:
+                reply.sampled.policy = version.name
+        return replies
 
-    async def pinned(self, model: str) -> int | None:
-        """The version that `NAME@3` names; None for `NAME`, the live policy. Raises Refusal if it is not published."""
+    async def pinned(self, model: str, key: str) -> Version | None:
+        """The version that `NAME@3` names, or `NAME@anna@3` of another policy; None for `NAME`, the live policy. Raises Refusal if
+        it is not published, or if it belongs to the policy of another key."""
         match = _PINNED.search(model)
         if match is None:
             return None
-        is_published = len(match[1]) <= _LONGEST_NUMBER and int(match[1]) in await asyncio.to_thread(list_versions, self._run)
-        if not is_published:
-            named = match[1][:_LONGEST_NUMBER]
-            raise Refusal(404, f"version {named} of this model is not published", "model", "model_not_found")
-        return int(match[1])
+        number, run, may = match[2][:_LONGEST_NUMBER], self._run, True
+        if self.people is not None and match[1] in (await asyncio.to_thread(policy_names, run))[1:]:
+            run, may = run.of(match[1]), key == OWN or self.people.policy_of(key) == match[1]
+        if not may or number != match[2] or int(number) not in await asyncio.to_thread(list_versions, run):
+            raise Refusal(404, f"version {number} of this model is not published", "model", "model_not_found")
+        return int(number) if run.policy == DEFAULT_POLICY else PolicyId(run.policy, int(number))
 
     async def between_swaps(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work` while no swap takes place, and return its result."""
@@ -146,26 +158,11 @@ class Versions:
             if self._stop.is_set():
                 return  # the server's shutdown interrupted the swap
             self._record_failure(target, error)
-            if isinstance(error, CanaryFailure):
-                self._move_live_back(target, error)
+            if isinstance(error, CanaryFailure) and self._pin_live is None:
+                move_live_back(self._run, self.live.version, target, error)
             self._unanswered += isinstance(error, Unanswered) and not isinstance(error, NotYet)
             if isinstance(error, Unanswered) and self._unanswered < _TRIES:
                 self._refused = None  # retried at the next check, or after a restart of the engine
-
-    def _move_live_back(self, version: int, error: CanaryFailure) -> None:
-        """Point LIVE back at the served version if train or eval moved it, because training must not continue from a version that
-        is not served. A manual move stays. LIVE also stays if this server has only just started and still serves something
-        older."""
-        moves = read_moves(self._run)
-        last = moves[-1] if moves else {}
-        if self._pin_live is not None or last.get("to") != version or last.get("from") != self.live.version:
-            return
-        if last.get("by") not in ("train", "eval"):
-            return
-        try:
-            move_live(self._run, self.live.version, by=f"serve, because of version {version}: {error}", only_from=version)
-        except (LiveMoved, ClawError, OSError, Timeout) as problem:
-            _log.error("cannot move LIVE back from version %d: %s", version, problem)
 
     def _serve_again(self) -> None:
         """After a restart the engine has version 0. If LIVE names a refused version, load the previously served version."""

@@ -24,12 +24,12 @@ import orjson
 from clawctl.config import Recipe
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import checksums_of, read_sealed, sealed
-from clawctl.run.directory import RunDir, link, move, publish_folder
+from clawctl.run.directory import RunDir, move, publish_folder
 from clawctl.run.hint_places import used_hint_place
 from clawctl.run.lineage import Lineage, is_undecided, read_lineage
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.names import counted, numbers_in
-from clawctl.run.policies import LiveMoved, move_live, publish_policy
+from clawctl.run.policies import LiveMoved, link_weights, move_live, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.train.ledger import by_stem, write_trained
 from clawctl.train.measures import StepResult, policy_metrics
@@ -123,7 +123,7 @@ def complete_step(run: RunDir, checkpoint: Path, recipe: Recipe, seconds: dict[s
             for name, checksum in state.get("files", {}).items()
             if name.startswith("policy/")
         }
-        publish_policy(run, policy, lambda folder: _link(checkpoint / "policy", folder), files or None)
+        publish_policy(run, policy, lambda folder: link_weights(checkpoint / "policy", folder), files or None)
     if _last_row_step(run) < state["step"]:
         if not recipe.waits_for_gate:
             _go_live(run, policy.version)
@@ -184,13 +184,6 @@ def _described(identity: dict[str, Any]) -> str:
 
 def steps_kept(run: RunDir) -> list[int]:
     return numbers_in(run.checkpoints)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Create the same files in a second folder, as hard links."""
-    for file in sorted(source.iterdir()):
-        if file.is_file() and not file.is_symlink():  # clawctl writes no symbolic links; one may point outside the run
-            link(file, target / file.name)
 
 
 def _resumable_checkpoints(run: RunDir, lineage: Lineage, recipe: Recipe) -> set[int]:

@@ -69,9 +69,9 @@ def logprobs_of(model: Any, prompt_ids: list[int], completion_ids: list[int], te
     return logits.log_softmax(-1).gather(-1, ids[0, len(prompt_ids) :, None])[:, 0].tolist()
 
 
-def recipe_data(model_path: Path, **serve: Any) -> dict[str, Any]:
+def recipe_data(model_path: Path, sections: dict[str, Any] | None = None, **serve: Any) -> dict[str, Any]:
     settings = {"port": 0, "threads": 1, "kv_cache_tokens": 8192, "max_batch_tokens": 256, "api_key": "key", **serve}
-    return {"model": {"path": str(model_path), "name": "tiny", "dtype": "float32"}, "serve": settings}
+    return {"model": {"path": str(model_path), "name": "tiny", "dtype": "float32"}, "serve": settings, **(sections or {})}
 
 
 class Server:

@@ -16,6 +16,7 @@ from clawctl.engines.embedded.process import ChildGeneration, ModelProcess
 from clawctl.engines.halt import Halt
 from clawctl.engines.requests import GenerationRequest, Refusal, Shown
 from clawctl.run.keys import OWN
+from clawctl.run.policies import PolicyId, Version
 from clawctl.serve.answer_decoder import AnswerDecoder
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
@@ -50,13 +51,14 @@ class Embedded:
         self._queues = WorkQueues()
         self._switches = switches(tokenizer.chat_template)
         self._up, self._halt = False, Halt()
-        self._pins = Pins(self._load, recipe.serve.pinned_versions)
+        limits = {int: recipe.serve.pinned_versions, PolicyId: recipe.policies.loaded}
+        self._pins = {kind: Pins(self._load, limit) for kind, limit in limits.items()}
 
-    def _load(self, version: int) -> "Pinned":
+    def _load(self, version: Version) -> "Pinned":
         self._models.load(version)
         return Pinned(self._models, version)
 
-    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, version: Version | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
         if param := unsupported_field(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
             param = _api_name(request, param)
@@ -65,7 +67,7 @@ class Embedded:
         await self._models.attach()
         await self._halt.wait()
         if version is not None:
-            await stack.enter_async_context(self._pins.lease(version, request.key))
+            await stack.enter_async_context(self._pins[type(version)].lease(version, request.key))
         prompt = await self._rendered(request)
         if any(not 0 <= token < about.vocabulary for token in prompt.ids):
             raise Refusal(400, f"a token id of the prompt is {about.vocabulary} or larger", "prompt")
@@ -89,12 +91,12 @@ class Embedded:
         return replies
 
     def at_once(self, version: int, key: str) -> bool:
-        return self._pins.at_once(version, key)
+        return self._pins[int].at_once(version, key)
 
     @asynccontextmanager
     async def hold(self, version: int) -> AsyncIterator[None]:
         await self._models.attach()
-        async with self._pins.lease(version):
+        async with self._pins[int].lease(version):
             yield
 
     async def _opened(self, request: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
@@ -129,7 +131,7 @@ class Embedded:
     async def count(self, request: GenerationRequest) -> int:
         return len((await self._rendered(request)).ids)
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+    async def score(self, ids: Sequence[int], first: int, version: Version | None) -> tuple[int, list[float]]:
         if max(ids) >= self._models.about.vocabulary or len(ids) > self.max_context:
             limits = f"{self.max_context} ids below {self._models.about.vocabulary}"
             raise Refusal(400, f"this engine scores at most {limits}", "ids")
@@ -137,7 +139,7 @@ class Embedded:
         await self._halt.wait()
         async with AsyncExitStack() as stack:
             if version is not None:
-                await stack.enter_async_context(self._pins.lease(version, OWN))
+                await stack.enter_async_context(self._pins[type(version)].lease(version, OWN))
             try:
                 return await asyncio.to_thread(self._models.score, ids, first, version)
             except EngineFailure as failure:
@@ -177,7 +179,7 @@ class Embedded:
         return swap
 
     async def unload(self, version: int) -> bool:
-        return await self._pins.unload(version)
+        return await self._pins[int].unload(version)
 
     async def pause(self) -> None:
         async with self._halt.beginning("the engine is paused"):
@@ -191,7 +193,8 @@ class Embedded:
         """Unload only versions that are not in use; the live weights and the cache belong to running requests."""
         async with self._halt.beginning("the engine is asleep"):
             await self._call(self._models.pause)
-            await self._pins.unload_idle()
+            for pins in self._pins.values():
+                await pins.unload_idle()
 
     async def wake(self) -> None:
         await self.resume()
@@ -226,7 +229,7 @@ class Pinned:
     """A version that is loaded in addition to the live model."""
 
     models: ModelProcess
-    version: int
+    version: Version
 
     def failure(self) -> str | None:
         return self.models.failure(self.version)

@@ -62,7 +62,7 @@ class StartWorker(_Frame):
 
 class Generate(_Frame):
     number: int
-    model: int | None  # a pinned version; None: the live model
+    model: int | str | None  # a version beside the live one: 3, or anna@3 of another policy; None: the live model
     prompt_ids: list[int]
     sampling: Sampling
     grammar: int | None
@@ -140,7 +140,7 @@ class Failed(_Frame):
 class Died(_Frame):
     """A model cannot continue."""
 
-    model: int | None
+    model: int | str | None
     problem: str
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from typing import Protocol
 from clawctl.engines.refusals import canary_refusal
 from clawctl.engines.requests import Refusal
 from clawctl.engines.slots import PinnedSlots
+from clawctl.run.policies import Version
 from clawctl.serve.canary import CanaryFailure
 
 _log = logging.getLogger("clawctl.serve")
@@ -37,19 +39,19 @@ class _Pin:
 class Pins:
     """The pinned versions of an engine. `make` loads a version, in a thread; at most `limit` are loaded."""
 
-    def __init__(self, make: Callable[[int], Loaded], limit: int) -> None:
+    def __init__(self, make: Callable[[Version], Loaded], limit: int) -> None:
         self._make, self._limit = make, limit
         self._slots = PinnedSlots(limit)
-        self._pinned: OrderedDict[int, _Pin] = OrderedDict()  # least recently used first
+        self._pinned: OrderedDict[Version, _Pin] = OrderedDict()  # least recently used first
         self._changing = asyncio.Lock()
 
-    def at_once(self, version: int, key: str) -> bool:
+    def at_once(self, version: Version, key: str) -> bool:
         """Whether `lease` returns without waiting."""
         pinned = self._pinned.get(version)
         return pinned is not None and pinned.model.failure() is None and self._slots.at_once(version, key)
 
     @asynccontextmanager
-    async def lease(self, version: int, key: str = "") -> AsyncIterator[Loaded]:
+    async def lease(self, version: Version, key: str = "") -> AsyncIterator[Loaded]:
         """A model of exactly `version` for the duration of the lease. Raises Refusal if it cannot be loaded."""
         async with self._slots.acquire(version, key):
             pinned = await self._pin(version)
@@ -58,7 +60,7 @@ class Pins:
             finally:
                 pinned.users -= 1
 
-    async def _pin(self, version: int) -> _Pin:
+    async def _pin(self, version: Version) -> _Pin:
         ready = self._pinned.get(version)
         if ready is not None and ready.model.failure() is None:
             self._pinned.move_to_end(version)
@@ -75,7 +77,7 @@ class Pins:
             self._pinned[version].users += 1
             return self._pinned[version]
 
-    async def unload(self, version: int) -> bool:
+    async def unload(self, version: Version) -> bool:
         """Unload a version. Returns whether it is unloaded; False while it is in use."""
         async with self._changing:
             pinned = self._pinned.get(version)
@@ -88,7 +90,7 @@ class Pins:
         for version in list(self._pinned):
             await self.unload(version)
 
-    def _one_too_many(self) -> int | None:
+    def _one_too_many(self) -> Version | None:
         """The version to unload before another one is loaded, or None. Version 0 stays, because judges request it repeatedly. If
         all are in use, `PinnedSlots` has admitted one more than `limit`."""
         others = [old for old in self._pinned if old != 0]
@@ -96,7 +98,7 @@ class Pins:
             return None
         return next((old for old in others if not self._pinned[old].users), None)
 
-    async def _add(self, version: int) -> None:
+    async def _add(self, version: Version) -> None:
         loading = asyncio.ensure_future(asyncio.to_thread(self._load, version))
         try:
             await asyncio.wait({loading})
@@ -108,11 +110,14 @@ class Pins:
                 self._pinned[version] = _Pin(loading.result())
         loading.result()
 
-    def _load(self, version: int) -> Loaded:
+    def _load(self, version: Version) -> Loaded:
+        began = time.monotonic()
         try:
-            return self._make(version)
+            loaded = self._make(version)
+            _log.info("version %s is loaded beside the live one, in %.0f ms", version, 1000 * (time.monotonic() - began))
+            return loaded
         except CanaryFailure as error:
             raise canary_refusal(version, error) from error
         except Exception as error:  # a policy can be broken in many ways; the client gets an error, the log has the details
-            _log.exception("cannot load version %d", version)
+            _log.exception("cannot load version %s", version)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error

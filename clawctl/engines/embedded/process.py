@@ -40,6 +40,7 @@ from clawctl.engines.requests import Refusal
 from clawctl.errors import ClawError
 from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.directory import RunDir
+from clawctl.run.policies import PolicyId, Version
 from clawctl.vision import SentImage
 
 _log = logging.getLogger("clawctl.serve")
@@ -50,8 +51,8 @@ _END_S = 5.0
 class ModelProcess:
     """The models of the embedded engine, in a process that starts at once; `wait` returns when it has loaded version 0.
 
-    `model` is a pinned version, or None for the live model. Call `generate` and `discard` on the event loop. Calls of the process
-    block, so make them in threads. They raise EngineFailure if it cannot continue, and Unanswered if it ends meanwhile.
+    `model` is a version beside the live one, or None for the live model. Call `generate` and `discard` on the event loop. Calls of
+    the process block, so make them in threads. They raise EngineFailure if it cannot continue, and Unanswered if it ends meanwhile.
     """
 
     about: Ready
@@ -66,7 +67,7 @@ class ModelProcess:
         self._numbers = count(1)
         self._running: dict[int, ChildGeneration] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
-        self._dead: dict[int | None, str] = {}  # why models cannot continue
+        self._dead: dict[int | str | None, str] = {}  # why models cannot continue
         self._ended = asyncio.Event()
         self._on_loop = OnLoop()
         self._attaching = asyncio.Lock()
@@ -94,15 +95,15 @@ class ModelProcess:
         """Returns when the live model cannot continue."""
         await self._ended.wait()
 
-    def failure(self, model: int | None = None) -> str | None:
+    def failure(self, model: Version | None = None) -> str | None:
         """Why the model cannot continue, or None while it runs."""
-        return self._dead.get(None) or self._dead.get(model)
+        return self._dead.get(None) or self._dead.get(_named(model))
 
     # ---- requests ---------------------------------------------------------------------------------------------------------------
 
     def generate(
         self,
-        model: int | None,
+        model: Version | None,
         prompt_ids: list[int],
         sampling: Sampling,
         grammar: int | None = None,
@@ -113,7 +114,7 @@ class ModelProcess:
             raise EngineFailure(problem)
         request = ChildGeneration(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
         self._running[request.number] = request
-        self._send(Generate(request.number, model, prompt_ids, sampling, grammar, list(images)))
+        self._send(Generate(request.number, _named(model), prompt_ids, sampling, grammar, list(images)))
         return request
 
     def cancel(self, number: int) -> None:
@@ -134,13 +135,13 @@ class ModelProcess:
         self._call("compile", number, specification)
         return number
 
-    def load(self, version: int) -> None:
+    def load(self, version: Version) -> None:
         """Load a version in addition to the live model. Raises CanaryFailure, ClawError, OSError, ValueError, RuntimeError."""
-        self._dead.pop(version, None)
-        self._call("load", version)
+        self._dead.pop(_named(version), None)
+        self._call("load", _named(version))
 
-    def unload(self, version: int) -> None:
-        self._call("unload", version)
+    def unload(self, version: Version) -> None:
+        self._call("unload", _named(version))
 
     def replace(self, version: int) -> Swap:
         """Load a version's weights into the live model once its canary check passes. Raises like `load`; the old weights then
@@ -154,9 +155,9 @@ class ModelProcess:
     def resume(self) -> None:
         self._call("resume")
 
-    def score(self, ids: Sequence[int], first: int, model: int | None = None) -> tuple[int, list[float]]:
+    def score(self, ids: Sequence[int], first: int, model: Version | None = None) -> tuple[int, list[float]]:
         """The version of the weights, and the logprobs of `ids[first:]`, each given all preceding ids."""
-        version, logprobs = self._call("score", model, list(ids), first)
+        version, logprobs = self._call("score", _named(model), list(ids), first)
         return version, logprobs
 
     def _call(self, method: str, *arguments: Any) -> Any:
@@ -198,7 +199,7 @@ class ModelProcess:
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
                     call.set_result(message.result)
 
-    def _mark_dead(self, model: int | None, problem: str) -> None:
+    def _mark_dead(self, model: int | str | None, problem: str) -> None:
         self._dead[model] = problem
         if model is not None:
             return
@@ -229,6 +230,11 @@ class ModelProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _named(model: Version | None) -> int | str | None:
+    """The name of a model in messages."""
+    return str(model) if isinstance(model, PolicyId) else model
 
 
 class ChildGeneration:

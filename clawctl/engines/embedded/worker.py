@@ -46,6 +46,7 @@ from clawctl.errors import ClawError
 from clawctl.process import log_to
 from clawctl.run.directory import RunDir
 from clawctl.run.mounts import run_folder
+from clawctl.run.policies import PolicyId, located
 from clawctl.serve.canary import CanaryFailure
 from clawctl.vision.reader import UnreadableImage
 
@@ -60,7 +61,7 @@ class Worker:
     def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
         self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
         self._cache = KvCache(self._recipe.serve.kv_cache_tokens)
-        self._models: dict[int | None, Decoder] = {}  # the live model under None, pinned models under their versions
+        self._models: dict[int | str | None, Decoder] = {}  # the live model under None, others under their versions
         self._running: dict[int, Running] = {}
         self._looking: dict[int, asyncio.Task[None]] = {}  # requests whose images are being decoded
         self._grammars: Grammars | None = None
@@ -175,7 +176,8 @@ class Worker:
             case "compile", (grammar, specification):
                 self._opened[grammar] = self._ready_grammars().open(specification)
             case "load", (version,):
-                self._models[version] = Decoder(self._run, self._recipe, version, self._cache)
+                run, number = located(self._run, PolicyId.parse(version) if isinstance(version, str) else version)
+                self._models[version] = Decoder(run, self._recipe, number, self._cache)
             case "unload", (version,):
                 if (model := self._models.pop(version, None)) is not None:
                     model.stop()
@@ -193,7 +195,7 @@ class Worker:
                 raise ValueError(f"there is no call {call.method} with {len(call.arguments)} arguments")
         return None
 
-    def _model(self, name: int | None) -> Decoder:
+    def _model(self, name: int | str | None) -> Decoder:
         model = self._models.get(name)
         if model is None:
             raise EngineFailure("the engine has stopped")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from clawctl.engines.upstream.tokens import Clock
 from clawctl.errors import ClawError
+from clawctl.run.policies import Version, number_in
 from clawctl.serve.canary import CanaryFailure
 
 _log = logging.getLogger("clawctl.serve")
@@ -29,9 +30,9 @@ class Adapters:
 
     def __init__(
         self,
-        name: Callable[[int], str],
-        load: Callable[[int], None],
-        verify: Callable[[int], None],
+        name: Callable[[Version], str],
+        load: Callable[[Version], None],
+        verify: Callable[[Version], None],
         unload: Callable[[str], None],
         live: Callable[[], int],
         limit: int,
@@ -40,13 +41,13 @@ class Adapters:
         self._live, self._limit = live, limit
         self._changing = asyncio.Lock()  # held while the loaded adapters change, here or in the upstream
         self._unloading: asyncio.Future[None] | None = None
-        self.loaded: OrderedDict[int, Target] = OrderedDict()  # least recently used first
+        self.loaded: OrderedDict[Version, Target] = OrderedDict()  # least recently used first
 
     def reset(self) -> None:
         """Clear the record, because the upstream has restarted without adapters."""
         self.loaded = OrderedDict()
 
-    async def use(self, version: int) -> tuple[Target, bool]:
+    async def use(self, version: Version) -> tuple[Target, bool]:
         """Keep the adapter loaded for a new user until `release`. Returns whether this call loaded it. Raises like `load` and
         `verify`."""
         fresh = False
@@ -58,15 +59,15 @@ class Adapters:
         target.users += 1
         return target, fresh
 
-    async def _load_once(self, version: int) -> bool:
+    async def _load_once(self, version: Version) -> bool:
         async with self._changing:
             if version in self.loaded:
                 return False
             await asyncio.to_thread(self._load_and_verify, version)
-            self.loaded[version] = Target(self._name(version), Clock(version))
+            self.loaded[version] = Target(self._name(version), Clock(number_in(version)))
             return True
 
-    def _load_and_verify(self, version: int) -> None:
+    def _load_and_verify(self, version: Version) -> None:
         """Load an adapter. It answers no request before its canary check passes."""
         self._load(version)
         try:
@@ -79,7 +80,7 @@ class Adapters:
         target.users -= 1
         self._unload_surplus_soon()
 
-    async def forget(self, version: int) -> None:
+    async def forget(self, version: Version) -> None:
         """Unload the adapter, unless it is in use again."""
         async with self._changing:
             target = self.loaded.get(version)
@@ -88,11 +89,11 @@ class Adapters:
             del self.loaded[version]
             await asyncio.to_thread(self._drop, version, target.name)
 
-    def _drop(self, version: int, name: str) -> None:
+    def _drop(self, version: Version, name: str) -> None:
         try:
             self._unload(name)
         except ClawError as error:
-            _log.warning("cannot unload version %d: %s", version, error.problem)
+            _log.warning("cannot unload version %s: %s", version, error.problem)
 
     async def settled(self) -> None:
         """Wait until running loads and unloads are done."""
@@ -108,7 +109,7 @@ class Adapters:
         while (old := self._surplus()) is not None:
             await self.forget(old)
 
-    def _surplus(self) -> int | None:
+    def _surplus(self) -> Version | None:
         if len(self.loaded) <= self._limit + 1:
             return None
         return next((old for old, target in self.loaded.items() if not target.users and old != self._live()), None)

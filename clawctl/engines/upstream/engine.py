@@ -30,6 +30,7 @@ from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import OWN
+from clawctl.run.policies import PolicyId, Version
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.sampling import altered_fields
@@ -100,7 +101,7 @@ class Upstream:
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
-        self._slots = PinnedSlots(recipe.serve.pinned_versions)
+        self._slots = {int: PinnedSlots(recipe.serve.pinned_versions), PolicyId: PinnedSlots(recipe.policies.loaded)}
         self._up, self._halt = asyncio.Event(), Halt()
 
     @property
@@ -117,13 +118,13 @@ class Upstream:
 
     # ---- asks ------------------------------------------------------------------------------------------------------------
 
-    async def begin(self, request: GenerationRequest, version: int | None, stack: AsyncExitStack) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, version: Version | None, stack: AsyncExitStack) -> list[Reply]:
         await self._ready()
         if self._images is False and any(isinstance(message["content"], list) for message in request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
         self._refuse_unsupported(request)
         if version is not None:
-            await stack.enter_async_context(self._slots.acquire(version, request.key))
+            await stack.enter_async_context(self._slots[type(version)].acquire(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
         plan = CallPlan() if self._splicer is None or request.prompts else await self._splicer.plan(request, target.name)
         safe = self._without_control_texts(request) if plan.prompt is None and not request.prompts else request
@@ -139,12 +140,12 @@ class Upstream:
         return list(replies)
 
     def at_once(self, version: int, key: str) -> bool:
-        return self._up.is_set() and self._targets.at_once(version) and self._slots.at_once(version, key)
+        return self._up.is_set() and self._targets.at_once(version) and self._slots[int].at_once(version, key)
 
     @asynccontextmanager
     async def hold(self, version: int) -> AsyncIterator[None]:
         await self._ready()
-        async with self._slots.acquire(version, ""), self._targets.lease(version):
+        async with self._slots[int].acquire(version, ""), self._targets.lease(version):
             yield
 
     def _refuse_unsupported(self, request: GenerationRequest) -> None:
@@ -264,7 +265,7 @@ class Upstream:
             raise refusal(status, content)
         return int(orjson.loads(content)["count"])
 
-    async def score(self, ids: Sequence[int], first: int, version: int | None) -> tuple[int, list[float]]:
+    async def score(self, ids: Sequence[int], first: int, version: Version | None) -> tuple[int, list[float]]:
         if self._kind == "openai":
             raise Refusal(501, "this upstream does not score token ids: vLLM and SGLang do")
         await self._ready()
@@ -272,7 +273,7 @@ class Upstream:
             raise Refusal(400, f"this engine scores at most {self.max_context} ids", "ids")
         async with AsyncExitStack() as stack:
             if version is not None:
-                await stack.enter_async_context(self._slots.acquire(version, OWN))
+                await stack.enter_async_context(self._slots[type(version)].acquire(version, OWN))
             target = await stack.enter_async_context(self._targets.lease(version))
             scored_by = target.clock.version
             try:

@@ -20,7 +20,7 @@ from clawctl.engines.vllm.control import Control
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
-from clawctl.run.policies import check_policy, read_policy
+from clawctl.run.policies import Version, check_policy, located, read_policy
 from clawctl.serve.canary import EXACT, ROUNDED, CanaryFailure, check_canary
 
 _log = logging.getLogger("clawctl.serve")
@@ -37,7 +37,7 @@ class Targets:
         self._run, self._recipe, self._control = run, recipe, control
         self._tolerance = EXACT if recipe.model.dtype == "float32" else ROUNDED
         self._adapters = Adapters(
-            self._name, self._load, self._verify_adapter, control.unload_adapter, lambda: self.live, recipe.serve.pinned_versions
+            self._name, self._load, self._verify_adapter, control.unload_adapter, lambda: self.live, recipe.adapters_beside_live
         )
         self._open = asyncio.Event()
         self._on_loop = OnLoop()
@@ -73,7 +73,7 @@ class Targets:
     # ---- routing ---------------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def lease(self, version: int | None) -> AsyncIterator[Target]:
+    async def lease(self, version: Version | None) -> AsyncIterator[Target]:
         """The target of the live policy, or of a pinned version. Raises Refusal if that version cannot be served in addition to the
         live one."""
         while not self._open.is_set():  # new requests wait until full weights have passed their canary check
@@ -86,12 +86,12 @@ class Targets:
         finally:
             self._adapters.release(target)
 
-    def at_once(self, version: int) -> bool:
+    def at_once(self, version: Version) -> bool:
         """Whether `lease` returns without waiting."""
         return self._open.is_set() and self.stuck is None and version in self._adapters.loaded
 
-    async def _use(self, version: int) -> Target:
-        if version == self._weights:
+    async def _use(self, version: Version) -> Target:
+        if version == self._weights or (not self._weights and self._kind(version) == "base"):
             self._base_target.users += 1
             return self._base_target
         try:
@@ -100,16 +100,16 @@ class Targets:
                 raise Refusal(404, message, "model", "model_not_found")
             return (await self._adapters.use(version))[0]
         except Unanswered as error:
-            _log.warning("cannot load version %d now: %s", version, error.problem)
+            _log.warning("cannot load version %s now: %s", version, error.problem)
             raise Refusal(503, f"version {version} of this model cannot be loaded now; try again later") from error
         except CanaryFailure as error:
             raise canary_refusal(version, error) from error
         except ClawError as error:
-            _log.error("cannot load version %d: %s", version, error.problem)
+            _log.error("cannot load version %s: %s", version, error.problem)
             raise Refusal(404, f"version {version} of this model cannot be loaded", "model", "model_not_found") from error
 
-    def _kind(self, version: int) -> str:
-        return "adapter" if version in self._adapters.loaded else read_policy(self._run, version).kind
+    def _kind(self, version: Version) -> str:
+        return "adapter" if version in self._adapters.loaded else read_policy(*located(self._run, version)).kind
 
     async def unload(self, version: int) -> bool:
         """Unload a version. Returns whether the engine has unloaded it; False while it is in use or live."""
@@ -118,14 +118,14 @@ class Targets:
 
     # ---- loading an adapter, in a thread: see `Adapters` --------------------------------------------------------------------
 
-    def _load(self, version: int) -> None:
+    def _load(self, version: Version) -> None:
         self._control.load_adapter(self._name(version), self._folder(version))
 
-    def _verify_adapter(self, version: int) -> None:
+    def _verify_adapter(self, version: Version) -> None:
         self._check_canary(version, self._name(version))
 
-    def _check_canary(self, version: int, name: str) -> None:
-        check_canary(self._run, version, lambda ids: self._control.score(name, ids), self._tolerance)
+    def _check_canary(self, version: Version, name: str) -> None:
+        check_canary(*located(self._run, version), lambda ids: self._control.score(name, ids), self._tolerance)
 
     def _takes_adapters(self) -> bool:
         return self._can is not None and bool(self._can.adapters)
@@ -313,12 +313,13 @@ class Targets:
         self._base_target.clock.unverified = None
         self._base_target.clock.refused.discard(version)
 
-    def _name(self, version: int) -> str:
+    def _name(self, version: Version) -> str:
         return f"{self._recipe.model_name}@{version}"
 
-    def _folder(self, version: int) -> Path:
-        check_policy(self._run, version)
-        folder = self._run.version_folder(version).resolve()
+    def _folder(self, version: Version) -> Path:
+        run, number = located(self._run, version)
+        check_policy(run, number)
+        folder = run.version_folder(number).resolve()
         check_weights(folder, Path(self._recipe.model_path))
         return folder
 

@@ -158,8 +158,8 @@ def arguments(recipe: Recipe) -> list[str]:
         chosen += ["--reasoning-parser", "qwen3"]
     if recipe.train.lora is not None:
         rank = next((rank for rank in _RANKS if rank >= recipe.train.lora.rank), _RANKS[-1])
-        at_once = str(recipe.serve.pinned_versions + 2)  # the live version, and one that the run itself requests
-        kept = str(recipe.serve.pinned_versions + 1 + _SPARE_ADAPTERS)
+        at_once = str(recipe.adapters_beside_live + 2)  # the live version, and one that the run itself requests
+        kept = str(recipe.adapters_beside_live + 1 + _SPARE_ADAPTERS)
         chosen += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", at_once, "--max-cpu-loras", kept]
     return [*chosen, *recipe.serve.engine_args]
 

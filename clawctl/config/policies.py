@@ -1,0 +1,16 @@
+"""Settings of `policies:`, which policy answers and learns from the requests of a key."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from clawctl.config.section import Section
+
+
+class PoliciesConfig(Section):
+    per: Literal["shared", "key"] = "shared"
+    """`shared`: one policy answers everybody and learns from everybody. `key`: a key with a policy of its own is answered by it and
+    trains no other one; all other keys share one. `clawctl keys add anna --policy anna` makes such a key. Needs `train.lora`."""
+    loaded: int = Field(8, ge=1)
+    """With `key`: how many of the keys' own policies stay loaded. The least recently used one makes room for the next, whose first
+    request waits until it is loaded."""

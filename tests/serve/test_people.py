@@ -1,0 +1,131 @@
+"""Keys with a policy of their own: which version answers, what is captured, and what another key can reach."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from openai import NotFoundError, OpenAI
+from peft import LoraConfig, get_peft_model
+from served import Server, logprobs_of
+from transformers import AutoModelForCausalLM
+
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.keys import add_key
+from clawctl.run.policies import begin_policy, live_version, move_live, publish_policy
+from clawctl.run.rows import Policy
+from tests.waiting import until
+
+SECTIONS = {"policies": {"per": "key", "loaded": 2}, "train": {"lora": {"rank": 4}}}
+IDS = [[3, 4, 5, 6], [7, 8, 9]]
+SCORED = [3, 17, 42, 99, 5, 6, 7]
+
+
+def adapted(model_path: Path, seed: int) -> Any:
+    torch.manual_seed(seed)
+    base = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "up_proj", "down_proj"], init_lora_weights=False)
+    return get_peft_model(base, config).eval()
+
+
+def publish(run: RunDir, model_path: Path, version: int, model: Any, canary_of: Any = None) -> None:
+    source = model if canary_of is None else canary_of
+    canary = {"prompt_ids": IDS, "logprobs": [[None, *logprobs_of(source, ids[:1], ids[1:])] for ids in IDS]}
+    policy = Policy(version, version - 1, version, "combine", "adapter", str(model_path), [], canary, {}, float(version))
+    publish_policy(run, policy, model.save_pretrained)
+
+
+class Asked:
+    """A server with the keys anna and bert, which have policies of their own, and carl, which has none."""
+
+    def __init__(self, server: Server, keys: dict[str, str]) -> None:
+        self.server, self.run, self.keys = server, server.run, keys
+
+    def answer(self, key: str, model: str = "tiny", **settings: Any) -> dict[str, Any]:
+        """What is captured of an answer."""
+        client = OpenAI(base_url=self.server.url, api_key=self.keys[key], max_retries=0)
+        seen = len(self.server.captured())
+        client.chat.completions.create(messages=[{"role": "user", "content": "hello"}], model=model, max_tokens=8, **settings)
+        until(lambda: len(self.server.captured()) > seen)
+        return self.server.captured()[-1]
+
+    def score(self, model: str) -> list[float]:
+        response = httpx.post(
+            f"{self.server.url}/score", json={"model": model, "ids": SCORED}, headers={"authorization": "Bearer key"}, timeout=60
+        )
+        assert response.status_code == 200, response.text
+        scored: list[float] = response.json()["logprobs"]
+        return scored
+
+
+@pytest.fixture(scope="module")
+def models(model_path: Path) -> list[Any]:
+    return [adapted(model_path, seed) for seed in range(3)]
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory, model_path: Path, models: list[Any]) -> Iterator[Asked]:
+    """The shared policy is live at version 1, which anna and bert begin from."""
+    folder = tmp_path_factory.mktemp("people") / "run"
+    with Server(folder, model_path, sections=SECTIONS) as server:
+        run = server.run
+        publish(run, model_path, 1, models[0])
+        move_live(run, 1)
+        until(lambda: server.health()["live"] == 1)
+        keys = {name: add_key(run, name, begin_policy(run, name)) for name in ("anna", "bert")} | {"carl": add_key(run, "carl")}
+        opens = {"authorization": f"Bearer {keys['carl']}"}
+        until(lambda: httpx.get(f"{server.url}/models", headers=opens).status_code == 200)
+        yield Asked(server, keys)
+        assert server.stop() == 0, server.log.read_text()
+
+
+def test_a_policy_of_its_own_begins_with_the_shared_weights(asked: Asked) -> None:
+    line = asked.answer("anna")
+    assert (line["policy_name"], line["policy_version"], line["policy_version_end"]) == ("anna", 0, 0)
+    assert asked.score("tiny@anna@0") == asked.score("tiny@1")
+    line = asked.answer("carl")
+    assert (line["policy_name"], line["policy_version"]) == ("default", 1)
+
+
+def test_what_anna_learns_changes_no_bit_of_anybody_elses_logprobs(asked: Asked, model_path: Path, models: list[Any]) -> None:
+    anna, before = asked.run.of("anna"), {name: asked.score(name) for name in ("tiny", "tiny@0", "tiny@bert@0", "tiny@anna@0")}
+    publish(anna, model_path, 1, models[1])
+    move_live(anna, 1, by="train")
+    line = asked.answer("anna")
+    assert (line["policy_name"], line["policy_version"]) == ("anna", 1)
+    assert line["logprobs"] == pytest.approx(logprobs_of(models[1], line["prompt_ids"], line["completion_ids"]), abs=1e-3)
+    assert asked.score("tiny@anna@1") == pytest.approx(logprobs_of(models[1], SCORED[:1], SCORED[1:]), abs=1e-4)
+    assert asked.score("tiny@anna@1") != before["tiny@anna@0"]
+    assert {name: asked.score(name) for name in before} == before
+    assert asked.answer("bert")["policy_name"] == "bert"
+    assert asked.answer("carl")["policy_version"] == 1
+
+
+def test_no_other_key_can_name_a_version_of_annas(asked: Asked) -> None:
+    with pytest.raises(NotFoundError):
+        asked.answer("bert", "tiny@anna@0")
+    client = OpenAI(base_url=asked.server.url, api_key=asked.keys["anna"], max_retries=0)
+    ask = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
+    assert client.chat.completions.create(model="tiny@anna@0", **ask).choices  # type: ignore[call-overload]
+
+
+def test_a_version_that_fails_its_canary_does_not_answer(asked: Asked, model_path: Path, models: list[Any]) -> None:
+    bert = asked.run.of("bert")
+    asked.answer("bert")
+    publish(bert, model_path, 1, models[1], canary_of=models[2])
+    move_live(bert, 1, by="train")
+    line = asked.answer("bert")
+    assert (line["policy_name"], line["policy_version"]) == ("bert", 0)
+    assert live_version(bert) == 0
+    assert "its canary differs by" in asked.server.health()["policies"]["bert"]["problem"]
+    assert asked.answer("carl")["status"] == "ok"
+
+
+def test_with_one_policy_for_all_a_key_of_its_own_changes_nothing(tmp_path: Path, model_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    key = add_key(run, "anna", begin_policy(run, "anna"))
+    with Server(run.root, model_path) as server:
+        line = Asked(server, {"anna": key}).answer("anna")
+        assert (line["policy_name"], line["policy_version"]) == ("default", 0)

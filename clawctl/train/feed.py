@@ -24,7 +24,7 @@ from clawctl.run.images import read_image
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.reward import Worth
-from clawctl.run.rows import Turn, Verdict, is_judged, lacks_reaction
+from clawctl.run.rows import DEFAULT_POLICY, Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
 from clawctl.train.admission import MISSING_IMAGE, UNTRAINABLE, Admission, TurnRefused, worth_of
 from clawctl.train.changes import OUTDATED, Changes
@@ -352,7 +352,7 @@ class Feed:
 
     def _is_wanted(self, row: dict[str, Any]) -> bool:
         """Whether a turn must be read completely: a step may use it, or other turns are compared with it."""
-        if row["turn_id"] in self._seen:
+        if row["turn_id"] in self._seen or self._is_foreign(row["policy_name"]):
             return False
         if self.config.credit != "reward":
             return True
@@ -363,10 +363,14 @@ class Feed:
         is_usable = is_judged(changed["trainable"], *state) or (rating is not None and lacks_reaction(*state))
         return is_usable and row["turn_id"] not in self.used
 
+    def _is_foreign(self, policy: str) -> bool:
+        """Whether a turn belongs to another policy, and this one belongs to a key. The shared one also trains imported turns."""
+        return self.run.policy not in (policy, DEFAULT_POLICY)
+
     def _add_piece(self, stem: str, piece: JudgedPiece, since: float, again: Set[str], unread: Set[str]) -> None:
         for row in piece.passed if not again else []:
             if row["turn_id"] not in unread and self._is_new(stem, row["turn_id"]) and row["turn_id"] not in self.used:
-                self._refuse(row["turn_id"], UNTRAINABLE)
+                self._refuse(row["turn_id"], OTHER_POLICY if self._is_foreign(row["policy_name"]) else UNTRAINABLE)
         for turn, verdict in piece.turns:
             if again:
                 self._discard(turn)

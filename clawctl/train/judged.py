@@ -9,7 +9,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import UnreadableShard, read_pieces, read_verdicts
 
-FEW = ("turn_id", "user", "source", "trainable", "untrainable_reason")
+FEW = ("turn_id", "user", "source", "trainable", "untrainable_reason", "policy_name")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from clawctl.config import Recipe
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.policies import ensure_base_policy
+from clawctl.train.in_turns import train_in_turns
 from clawctl.train.loop import run_training
 from clawctl.trainers import TRAINERS, TrainingBackend
 
@@ -42,4 +43,5 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
 
         trainer = exits.enter_context(backend_of(recipe).open(recipe, prepare))
         if trainer is not None:
-            run_training(run, recipe, trainer, stop, once)
+            work = train_in_turns if recipe.policies.per == "key" else run_training
+            work(run, recipe, trainer, stop, once)

@@ -4,6 +4,7 @@ Before each step, and before a step is committed, the loop checks whether traini
 refusal or a rollback it does not. Then the trainer resumes, exactly as after a kill, at the version that `lineage.py` determines.
 """
 
+import itertools
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,7 @@ from clawctl.train.going_back import LineageWatch, Pause, note_start
 from clawctl.train.measures import Measures, StepResult
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch
-from clawctl.train.setback import start_of
+from clawctl.train.setback import Start, start_of
 from clawctl.train.spending import Spending
 from clawctl.train.trackers import Tracker, open_trackers, track
 from clawctl.trainers import Model, Trainer
@@ -48,10 +49,15 @@ def resume(run: RunDir, recipe: Recipe, trainer: Trainer, teacher: RemoteTeacher
     """Load the version from which training continues."""
     start = start_of(run, recipe)
     note_start(run, start)
-    model = trainer.resume(start.version, start.checkpoint, start.weights)
+    return open_session(run, recipe, trainer, start, trainer.resume(start.version, start.checkpoint, start.weights), teacher)
+
+
+def open_session(
+    run: RunDir, recipe: Recipe, trainer: Trainer, start: Start, model: Model, teacher: RemoteTeacher | None
+) -> "Session":
+    """Open the feed of a policy, and restore what training needs in addition to the trainer's state."""
     baselines = checkpoints.read_state(start.checkpoint)["baselines"] if start.checkpoint is not None else {}
-    feed = open_feed(run, recipe, model)
-    return Session(run, recipe, trainer, model, start.version, Baselines(baselines), feed, teacher)
+    return Session(run, recipe, trainer, model, start.version, Baselines(baselines), open_feed(run, recipe, model), teacher)
 
 
 @dataclass(slots=True)
@@ -68,13 +74,15 @@ class Session:
     teacher: RemoteTeacher | None  # a teacher behind a URL
     moved: bool = False  # whether training continues from another version
     paused: ClawError | None = None  # why no step is made
+    batches: int = 0  # how many were tried
 
-    def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool) -> bool:
-        """Make steps. Returns True if training now continues from another version."""
+    def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool, most: int | None = None) -> bool:
+        """Make steps, at most `most`. Returns True if training now continues from another version."""
         run, config, watch = self.run, self.recipe.train, Watch(self.model.exact)
         spending = Spending(run, config)
         failed = 0  # consecutive failed steps
-        for batch in self._batches(stop, once):
+        for batch in itertools.islice(self._batches(stop, once), most):
+            self.batches += 1
             cost = spending.pay(batch)
             result = self.trainer.step(batch)
             if result.refused:
@@ -98,10 +106,18 @@ class Session:
                 watch.check(result.row)
             if failed >= config.max_skipped_steps:
                 raise _too_many_failures(result, failed)
-        log.info("%s", self.feed.summary())
+        if most is None:
+            log.info("%s", self.feed.summary())
         if self.paused is not None:
             raise self.paused
         return self.moved and not stop.is_set()
+
+    def is_due(self) -> bool:
+        """Whether there is a batch for a step now."""
+        lineage = read_lineage(self.run)
+        if Pause(self.run, self.recipe).check(lineage) is not None or self._is_last(lineage):
+            return False
+        return self.feed.next_batch(lineage.tip, updates=lineage.updates_from(lineage.tip)) is not None
 
     def _batches(self, stop: threading.Event, once: bool) -> Iterator[Batch]:
         """Yield batches as they fill.

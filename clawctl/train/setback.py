@@ -19,7 +19,8 @@ from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.names import number_of
-from clawctl.run.policies import check_policy, move_live
+from clawctl.run.policies import check_policy, move_live, read_policy
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.run.storage import storage_of
 from clawctl.train.checkpoints import check_published, check_resumable, complete_step, read_rows, read_state, row_line, steps_kept
 
@@ -82,7 +83,7 @@ def find_start(run: RunDir, complete_step: Callable[[Path], None]) -> Start:
         elif tip == lineage.newest and tip > 0:
             _set_back(run, lineage, tip, f"the checkpoint of version {tip} is gone")
             continue
-        if tip == 0:
+        if tip == 0 and (run.policy == DEFAULT_POLICY or read_policy(run, 0).kind == "base"):
             return Start(lineage, None, None)
         check_policy(run, tip)
         return Start(lineage, None, run.version_folder(tip))

@@ -23,7 +23,7 @@ from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.flops import cost_of
 from clawctl.trainers.local.loading import load_config
-from clawctl.trainers.local.model import load_policy, load_reference
+from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter, read_adapter
 from clawctl.trainers.local.optimizer import load_optimizer, make_optimizer, save_optimizer
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
@@ -67,6 +67,7 @@ class LocalTrainer:
     def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
         self.recipe, self.ranks = recipe, ranks
         self._training: Training | None = None
+        self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, with `policies.per: key`
         self._calling = False  # the other ranks are executing the same call
 
     @property
@@ -126,9 +127,20 @@ class LocalTrainer:
         return result
 
     def _load(self, checkpoint: Path | None, weights: Path | None) -> None:
+        source = checkpoint / "policy" if checkpoint is not None else weights
+        if self.recipe.policies.per == "key" and self._training is not None and self._training.policy.shard_ranks is None:
+            policy = self._training.policy
+            adapter = self._fresh if source is None else read_adapter(source)
+            if adapter is not None:
+                self._training = None
+                put_adapter(policy, adapter)
+                self._training = load_training(self.recipe, self.ranks, checkpoint, weights, policy)
+                return
         self._training = None
         gc.collect()  # there may be no memory for two models
         self._training = load_training(self.recipe, self.ranks, checkpoint, weights)
+        if source is None and self.recipe.policies.per == "key":
+            self._fresh = {name: weight.detach().clone() for name, weight in self._training.policy.trained()}
 
     def _step(self, batch: Batch) -> StepResult:
         return train_step(self.training, batch)
@@ -142,12 +154,15 @@ class LocalTrainer:
         return LocalSnapshot(canary, weights, training, scratch if sharded else None)
 
 
-def load_training(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, weights: Path | None = None) -> Training:
-    """The policy with its optimizer: from a checkpoint, from a published policy, or from the base model. Raises ClawError."""
+def load_training(
+    recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None, weights: Path | None = None, policy: PolicyModel | None = None
+) -> Training:
+    """The policy with its optimizer: from a checkpoint, from a published policy, or from the base model. `policy`: that policy, if
+    it is loaded. Raises ClawError."""
     config, vocabulary = recipe.train, load_config(recipe.model_path).get_text_config().vocab_size
     ranks.run_on_leader(lambda: load_custom_loss(config, vocabulary) and None)  # reports a problem before weights are loaded
     custom = load_custom_loss(config, vocabulary)
-    policy = load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else weights)
+    policy = policy or load_policy(recipe, ranks, checkpoint / "policy" if checkpoint is not None else weights)
     optimizer = make_optimizer(policy, config)
     if checkpoint is not None and not read_parts(checkpoint, policy, optimizer):
         load_optimizer(optimizer, checkpoint)

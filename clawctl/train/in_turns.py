@@ -1,0 +1,87 @@
+"""One trainer for the policies of a run (`policies.per: key`).
+
+Policies take turns: in each round, a policy with a full batch makes one step, from its own checkpoint and with its own optimizer
+state. The base model stays loaded, and only the adapter is exchanged. A kill is resumed for each policy like that of one policy.
+"""
+
+import logging
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from clawctl.config import Recipe
+from clawctl.run.directory import RunDir, changes
+from clawctl.run.keys import begin_policies
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import policy_names
+from clawctl.train.going_back import note_start
+from clawctl.train.loop import Session, open_session, resume
+from clawctl.train.remote_teacher import open_remote_teacher
+from clawctl.train.setback import start_of
+from clawctl.train.trackers import Tracker, open_trackers
+from clawctl.trainers import Trainer
+
+log = logging.getLogger("clawctl.train")
+
+
+def train_in_turns(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool) -> None:
+    """Train all policies of the run until `stop` or, with `once`, until none has a full batch. Raises ClawError."""
+    with ExitStack() as leaving:
+        turns = _Turns(run, recipe, trainer, leaving)
+        for _ in changes([run.trajectories, run.verdicts, run.feedback, run.policies, run.eval], stop):
+            begin_policies(run)
+            while not stop.is_set() and sum(turns.take(name, stop) for name in policy_names(run)):
+                pass
+            if once or stop.is_set():
+                break
+            trainer.idle()
+        turns.log_summaries()
+
+
+class _Turns:
+    """The sessions of the policies, of which the trainer holds the weights of one."""
+
+    def __init__(self, run: RunDir, recipe: Recipe, trainer: Trainer, leaving: ExitStack) -> None:
+        self._run, self._recipe, self._trainer, self._leaving = run, recipe, trainer, leaving
+        self._teacher = open_remote_teacher(recipe.train)
+        self._sessions: dict[str, Session] = {}
+        self._trackers: dict[str, Sequence[Tracker]] = {}
+        self._held: Session | None = None  # whose weights the trainer has, at the session's version
+
+    def take(self, name: str, stop: threading.Event) -> bool:
+        """Let a policy make a step if it has a full batch. Returns whether it tried."""
+        if stop.is_set():
+            return False
+        session = self._session(name)
+        if not session.is_due():
+            return False
+        if self._held is not session:
+            start = start_of(session.run, self._recipe)
+            self._trainer.resume(start.version, start.checkpoint, start.weights)
+            self._held = session
+        tried = session.batches
+        moved = session.train(self._trackers[name], stop, once=True, most=1)
+        return moved or session.batches > tried
+
+    def _session(self, name: str) -> Session:
+        """The session of a policy. A new one if the version from which its training continues has changed."""
+        session, own = self._sessions.get(name), self._run.of(name)
+        if session is not None and read_lineage(own).tip == session.version and not session.moved:
+            return session
+        if session is None:
+            self._trackers[name] = open_trackers(own, self._recipe.train, read_lineage(own).newest)
+            for tracker in self._trackers[name]:
+                self._leaving.callback(tracker.close)
+        if not self._sessions:
+            session = self._held = resume(own, self._recipe, self._trainer, self._teacher)
+        else:
+            model = next(iter(self._sessions.values())).model
+            start = start_of(own, self._recipe)
+            note_start(own, start)
+            session = open_session(own, self._recipe, self._trainer, start, model, self._teacher)
+        self._sessions[name] = session
+        return session
+
+    def log_summaries(self) -> None:
+        for name, session in self._sessions.items():
+            log.info("policy %s: %s", name, session.feed.summary())

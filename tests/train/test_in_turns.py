@@ -1,0 +1,114 @@
+"""One trainer for the policies of several keys."""
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clawctl.config import Recipe
+from clawctl.errors import ClawError
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.lineage import read_lineage
+from clawctl.run.policies import begin_policy, ensure_base_policy, list_versions, live_version, move_live, read_policy
+from clawctl.train import loop
+from clawctl.train.in_turns import train_in_turns
+from clawctl.train.ledger import read_ledger
+from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.trainer import LocalTrainer
+from tests.train.tiny import Sampler, make_recipe, publish_turns
+
+ALONE = Ranks(0, 1, torch.device("cpu"))
+
+
+def recipe_of(model: Path, per: str = "key", **train: object) -> Recipe:
+    recipe = make_recipe(model, lora={"rank": 2}, **train)
+    return recipe.model_copy(update={"policies": recipe.policies.model_copy(update={"per": per})})
+
+
+def make_run(folder: Path, sampler: Sampler, names: Sequence[str], turns: int = 8) -> RunDir:
+    """Two batches of turns for each policy; each policy's turns are the same in every run."""
+    run = open_run(folder)
+    ensure_base_policy(run, str(sampler.path))
+    for name in names:
+        begin_policy(run, name)
+        publish_turns(run, sampler, turns, name, user=name, policy_name=name)
+    return run
+
+
+def train(run: RunDir, recipe: Recipe) -> None:
+    train_in_turns(run, recipe, LocalTrainer(recipe, ALONE), threading.Event(), once=True)
+
+
+def weights_of(run: RunDir, policy: str, version: int) -> dict[str, torch.Tensor]:
+    return load_file(run.of(policy).version_folder(version) / "adapter_model.safetensors")
+
+
+def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_each_policy_learns_what_it_would_learn_alone(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    recipe, names = recipe_of(model_path), ["default", "anna", "bert"]
+    together = make_run(tmp_path / "together", sampler, names)
+    train(together, recipe)
+    for name in names:
+        own = together.of(name)
+        assert (list_versions(own), live_version(own)) == ([0, 1, 2], 2)
+        assert {read_policy(own, version).name for version in (0, 1, 2)} == {name}
+        assert all(turn.startswith(name) for turn in read_ledger(own, read_lineage(own)))
+        alone = make_run(tmp_path / name, sampler, [name])
+        train(alone, recipe)
+        assert same(weights_of(together, name, 2), weights_of(alone, name, 2))  # bit for bit, optimizer included
+    assert not same(weights_of(together, "anna", 2), weights_of(together, "bert", 2))
+    shared = make_run(tmp_path / "shared", sampler, ["default"])
+    loop.run_training(shared, recipe_of(model_path, "shared"), LocalTrainer(recipe, ALONE), threading.Event(), once=True)
+    assert same(weights_of(together, "default", 2), weights_of(shared, "default", 2))
+
+
+def test_policies_take_turns_and_a_restart_changes_nothing(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    whole = make_run(tmp_path / "whole", sampler, ["anna", "bert"])
+    train(whole, recipe_of(model_path))
+    resumed = make_run(tmp_path / "resumed", sampler, ["anna", "bert"])
+    train(resumed, recipe_of(model_path, max_steps=1))
+    assert [list_versions(resumed.of(name)) for name in ("default", "anna", "bert")] == [[0], [0, 1], [0, 1]]
+    times = [read_policy(whole.of(name), version).created_at for version in (1, 2) for name in ("anna", "bert")]
+    assert times == sorted(times)
+    train(resumed, recipe_of(model_path))
+    for name in ("anna", "bert"):
+        assert same(weights_of(resumed, name, 2), weights_of(whole, name, 2))
+
+
+def test_a_policy_that_begins_later_continues_from_the_shared_weights(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["default"], turns=4), recipe_of(model_path)
+    train(run, recipe)
+    begin_policy(run, "anna")
+    assert same(weights_of(run, "anna", 0), weights_of(run, "default", 1))
+    publish_turns(run, sampler, 4, "b", user="anna", policy_name="anna")
+    train(run, recipe)
+    assert list_versions(run) == [0, 1]
+    first = weights_of(run, "anna", 1)
+    assert not same(first, weights_of(run, "anna", 0))
+    step = max(float((first[name] - weights_of(run, "anna", 0)[name]).abs().max()) for name in first)
+    assert step < 5e-3  # a step from there, not from an untrained adapter
+
+
+def test_a_rollback_of_one_policy_leaves_the_others_where_they_are(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["anna", "bert"]), recipe_of(model_path)
+    train(run, recipe)
+    move_live(run.of("anna"), 1, by="rollback by anna")
+    publish_turns(run, sampler, 4, "c", user="anna", policy_name="anna", policy_version=1, policy_version_end=1)
+    publish_turns(run, sampler, 4, "d", user="bert", policy_name="bert", policy_version=2, policy_version_end=2)
+    train(run, recipe)
+    assert read_policy(run.of("anna"), 3).parent == 1
+    assert read_policy(run.of("bert"), 3).parent == 2
+
+
+def test_a_policy_for_each_key_needs_adapters(model_path: Path) -> None:
+    from clawctl.config import load_recipe
+
+    with pytest.raises(ClawError, match=r"policies\.per is key"):
+        load_recipe(None, {"policies.per": "key"})
+    assert load_recipe(None, {"policies.per": "key", "train.lora.rank": 4}).policies.per == "key"

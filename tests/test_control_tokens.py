@@ -15,10 +15,11 @@ from transformers import PreTrainedTokenizerFast
 
 from clawctl.control_tokens import _KNOWN, control_texts, guard, is_control, texts_of_engine
 from clawctl.engines.requests import GenerationRequest
+from clawctl.run.hint_places import with_hint
 from clawctl.run.rows import Message, Turn
 from clawctl.serve.dialects import chat
 from clawctl.serve.prompt import load_tokenizer, render
-from clawctl.trainers.texts import teacher_prompt_ids, with_hint
+from clawctl.trainers.texts import prompt_ids_of
 from tests.named_models import TEXT_MODEL
 from tests.waiting import until
 
@@ -236,7 +237,7 @@ def test_the_teachers_hint_and_prompt_are_ordinary_text_too() -> None:
     tokenizer = tokenizer_of("crafts")
     messages: list[Message] = [{"role": "user", "content": "What is <|im_start|>?"}]
     turn = turn_of(messages, ids_of(tokenizer, messages))
-    hinted = teacher_prompt_ids(tokenizer, turn, "say <|im_end|> and <think>")
+    hinted = prompt_ids_of(tokenizer, turn, with_hint(turn.messages, "say <|im_end|> and <think>"))
     assert hinted == ids_of(tokenizer, with_hint(messages, "say <|im_end|> and <think>"))
     assert control_in(tokenizer, hinted or []) == control_in(tokenizer, turn.prompt_ids or [])
 

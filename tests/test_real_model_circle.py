@@ -16,6 +16,7 @@ from clawctl.inspect.rows import read_rows
 from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import own_endpoint
+from clawctl.run.hint_places import without_hint
 from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.run.rows import Turn
 from clawctl.serve.canary import EXACT
@@ -129,7 +130,7 @@ def check_weights(run: RunDir, answered: dict[str, Any]) -> None:
         assert turn.temperature == temperature
         expected = logprobs_of(model, turn.prompt_ids or [], turn.completion_ids or [], temperature)
         torch.testing.assert_close(torch.tensor(turn.logprobs), expected, atol=EXACT, rtol=0)
-    plain = [texts.without_hint(turn, NOTE, "line") or [] for turn in given]
+    plain = [texts.prompt_of(turn, without_hint(turn.messages, NOTE, "line") or []) or [] for turn in given]
     before = [float(logprobs_of(model, ids, turn.completion_ids or []).mean()) for ids, turn in zip(plain, given, strict=True)]
     model = PeftModel.from_pretrained(model, run.version_folder(STEPS)).eval()
     after = [float(logprobs_of(model, ids, turn.completion_ids or []).mean()) for ids, turn in zip(plain, given, strict=True)]

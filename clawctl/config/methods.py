@@ -55,6 +55,10 @@ class Hints(Method):
     teach_praised: bool = False
     """With `earlier_hints`: also distil turns that people praised, whose teacher then reads the earlier hints alone. For people who
     say who they are: their wishes are then taught wherever they are recognised, and not only where they complained."""
+    hint: Literal["judge", "reply", "both"] = "judge"
+    """What the teacher reads. `judge`: the judge's hint, or the comment of a rating. `reply`: the person's own reply; the prompt
+    goes on with the answer, the reply, and the request again (arXiv 2603.12273). It needs no judge. A turn without a person's
+    reply has its hint. `both`: the reply, and the hint in the repeated request. Replies to answers that were good teach nothing."""
     hint_place: HintPlace | Literal["auto"] = "block"
     """Where the teacher reads a hint. `block`: below the request, as `[user's hint / instruction]` (published for OpenClaw-RL).
     `line`: at the end of the request. `below`, `above`: in a paragraph of its own. `auto`: the place where the untrained model

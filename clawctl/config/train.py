@@ -1,6 +1,7 @@
 """Settings of `train:`, how judged turns are trained."""
 
 import logging
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, LiteralString, Self
 
@@ -10,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from clawctl.config.methods import METHODS, Binary, Combine, Grouped, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
 from clawctl.config.section import HttpUrl, Section
+from clawctl.run.reward import PRACTICE
 
 log = logging.getLogger("clawctl")
 
@@ -328,6 +330,14 @@ class TrainConfig(Section):
     @property
     def uses_rewards(self) -> bool:
         return isinstance(self.method, Grouped)
+
+    def teaches(self, turn: Mapping[str, Any], verdict: Mapping[str, Any], value: float | None) -> bool:
+        """Whether a teacher has something to read about a turn of this value, as far as the rows of its shards show."""
+        if not self.uses_hints:
+            return False
+        hindsight = self.hints.hint != "judge" and (value or 0) <= 0  # a turn that can be trained has a reaction
+        noted = turn["notes"] is not None and not self.uses_rewards and (value or 0) >= 0
+        return bool(verdict["hint"]) or verdict["judge"] == PRACTICE or hindsight or noted
 
     @property
     def uses_hints(self) -> bool:

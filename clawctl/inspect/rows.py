@@ -27,9 +27,9 @@ T = TypeVar("T")
 _FEW = (
     "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
     "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
-    "untrainable_reason", "redacted_by", "step_reward", "episode", "images",
+    "untrainable_reason", "redacted_by", "step_reward", "episode", "images", "notes",
 )  # fmt: skip
-_WORDS = ("messages", "response", "next_state", "notes")
+_WORDS = ("messages", "response", "next_state")
 _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
 
 
@@ -238,7 +238,7 @@ def _why_not(
     practised = verdict["judge"] == PRACTICE
     if practised and not config.uses_hints:
         return PRACTICE
-    hinted = (bool(verdict["hint"]) or practised) and config.uses_hints
+    hinted = config.teaches(turn, verdict, earned.value)
     has_reward = earned.counts(config.credit != "reward")
     if config.credit == "group" and turn["group_id"] is None and not hinted:
         return "in no group"

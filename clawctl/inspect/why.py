@@ -217,8 +217,11 @@ def _lines(facts: dict[str, Any]) -> list[Text]:
     if facts["practice"] is not None:
         lines.append(_line("practice", facts["practice"]))
     if facts["notes"] is not None:
-        shown = facts["notes"]["text"].replace("\n", " ")
-        lines.append(_line("notes", f"{', '.join(facts['notes']['ids'])}, in the prompt ({facts['notes']['place']}): {shown}"))
+        notes = facts["notes"]
+        if shown := notes["text"].replace("\n", " "):
+            lines.append(_line("notes", f"{', '.join(notes['ids'])}, in the prompt ({notes['place']}): {shown}"))
+        if learned := notes.get("learned"):
+            lines.append(_line("learned", f"not in the prompt, and read by the teacher: {' '.join(learned)}"))
     if facts["episode"] is not None:
         lines += _episode_lines(facts["episode"])
     if facts["cure"] is not None:

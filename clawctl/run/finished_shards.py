@@ -94,7 +94,7 @@ class FinishedShards:
             raise FileNotFoundError(stem)
         columns = (
             "turn_id", "user", "trainable", "source", "untrainable_reason", "policy_name", "policy_version", "feedback",
-            "outcome_reward", "step_reward", "episode",
+            "outcome_reward", "step_reward", "episode", "notes",
         )  # fmt: skip
         turns = read_columns(self._run.turn_shard(stem), "turns", columns)
         verdicts = {row["turn_id"]: row for row in read_columns(verdicts_path, "verdicts", ("turn_id", "reward", "hint", "judge"))}
@@ -115,4 +115,5 @@ class FinishedShards:
         newest = turn["feedback"] if rating is None else rating.rating
         judged = None if late is not None and late.decides else verdict["reward"]
         value = worth(newest, turn["outcome_reward"], verdict["judge"], judged, turn["step_reward"])
-        return value.counts(self._recipe.train.credit != "reward") or bool(verdict["hint"])
+        train = self._recipe.train
+        return value.counts(train.credit != "reward") or bool(verdict["hint"]) or train.teaches(turn, verdict, value.value)

@@ -48,6 +48,16 @@ def without_hint(messages: Sequence[Message], hint: str, place: HintPlace = PUBL
     return [{**message, "content": plain} if index == target else message for index, message in enumerate(messages)]
 
 
+def after_reply(messages: Sequence[Message], answer: Message | None, reply: Sequence[Message] | None) -> list[Message] | None:
+    """The conversation up to a person's reply, and then the person's request again: with the reply before it, a model knows in
+    hindsight what was wanted (arXiv 2603.12273). None if no request was answered in words, or no person replied."""
+    if answer is None or answer.get("tool_calls") or not reply or not messages:
+        return None
+    if any(message.get("role") != "user" or not isinstance(message.get("content"), str) for message in (messages[-1], *reply)):
+        return None
+    return [*messages, answer, *reply, messages[-1]]
+
+
 def read_hint_place(run: RunDir) -> HintPlace | None:
     """The place that was tried and recorded for this run's model; None: not yet. Raises ClawError if the record is damaged."""
     try:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, NotRequired, TypedDict, TypeVar
 
 import msgspec
 
@@ -34,11 +34,12 @@ class PromptImage(TypedDict):
 
 
 class NotesShown(TypedDict):
-    """The notes in a prompt: they stand in its last user message, which is captured without them."""
+    """The notes that held for a request. Those in its prompt stand in its last user message, which is captured without them."""
 
     ids: list[str]
-    text: str  # the sentences, one a line
+    text: str  # the sentences in the prompt, one a line; "": none
     place: HintPlace
+    learned: NotRequired[list[str]]  # sentences that the version follows without a reminder
 
 
 def are_images(images: Any, prompt: int) -> bool:

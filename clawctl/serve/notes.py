@@ -51,31 +51,36 @@ class Notes:
             except Refusal as error:
                 _log.warning("what %s asked to remember is not a note: %s", request.key, error)
         try:
-            notes = self._chosen(request)
+            notes, learned = self._chosen(request)
             place = used_hint_place(self._run, self._recipe.train.hints.hint_place)
         except (ClawError, OSError) as error:  # a damaged file of the run is no reason to refuse a request
             _log.warning("notes are left out of a request: %s", error)
             return request
-        if not notes or is_plain(request.messages):
+        if not (notes or learned) or is_plain(request.messages):
             return request
         sentences = "\n".join(note.text for note in notes)
         shown: NotesShown = {"ids": [note.id for note in notes], "text": sentences, "place": place}
-        return replace(request, messages=with_hint(request.messages, shown["text"], shown["place"]), notes=shown)
+        if learned:
+            shown["learned"] = [note.text for note in learned]
+        messages = with_hint(request.messages, sentences, place) if notes else request.messages
+        return replace(request, messages=messages, notes=shown)
 
-    def _chosen(self, request: GenerationRequest) -> list[Note]:
+    def _chosen(self, request: GenerationRequest) -> tuple[list[Note], list[Note]]:
         """The notes that hold for a request, oldest first, as many as fit: first those that name a word of the request, then the
-        newest."""
-        candidates = [note for note in self.of(request.key) if note.in_force and not self._has_learned(note)]
+        newest. Those that the live version has learned are apart."""
+        candidates = [note for note in self.of(request.key) if note.in_force]
         if not candidates:
-            return []
+            return [], []
         said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
         context = self._versions.live.max_context
         fitting, left = [], min(self._recipe.serve.notes_chars, 4 * (context or 1 << 20) // _LARGEST_SHARE)
-        for note in sorted(candidates, key=lambda note: (not note.words, -note.created_at)):
+        for note in sorted(candidates, key=lambda note: (self._has_learned(note), not note.words, -note.created_at)):
             if note.applies_to(said) and len(note.text) <= left:
                 fitting.append(note)
                 left -= len(note.text)
-        return sorted(fitting, key=lambda note: note.created_at)
+        fitting.sort(key=lambda note: note.created_at)
+        learned = [note for note in fitting if self._has_learned(note)]
+        return [note for note in fitting if note not in learned], learned
 
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""

@@ -12,10 +12,10 @@ from clawctl.config import TrainConfig
 from clawctl.config.methods import Both, Hints, Hybrid
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.run.allowed_tokens import Allowed, unpack
-from clawctl.run.hint_places import PUBLISHED, with_hint
+from clawctl.run.hint_places import PUBLISHED, after_reply, with_hint, without_hint
 from clawctl.run.images import read_image
 from clawctl.run.reward import PRACTICE, Worth, worth
-from clawctl.run.rows import HintPlace, Turn, Verdict, is_by_teacher
+from clawctl.run.rows import HintPlace, Message, NotesShown, Turn, Verdict, is_by_teacher
 from clawctl.run.shards import Origin
 from clawctl.train.agreement import differs, model_difference
 from clawctl.train.earlier_hints import below
@@ -81,21 +81,23 @@ class Admission:
             raise TurnRefused("no verdict")
         if (episode := turn.episode or {}).get("hint") is not None:
             return self._practised(stem, turn, str(episode["hint"]), episode.get("hint_place"), version)
-        notes = turn.notes
-        if notes is not None:
-            turn = replace(turn, messages=with_hint(turn.messages, notes["text"], notes["place"]))  # as the model saw them
         hints, earned = self._hints(verdict), worth_of(turn, verdict)
+        notes, is_bad = turn.notes, (earned.value or 0) < 0
+        if notes is not None:  # what holds now, in place of what was said earlier
+            turn, earlier = _as_seen(turn, notes), notes.get("learned", ())
+        reply = self._reply(turn) if (earned.value or 0) <= 0 else None
         if self.config.hints.teach_praised and earlier and not hints and (earned.value or 0) > 0:
             hints, earlier = [earlier[-1]], earlier[:-1]
-        if notes is not None and not hints and self.config.uses_hints and not self.config.uses_rewards and (earned.value or 0) >= 0:
-            return self._practised(stem, turn, notes["text"], notes["place"], version)
-        reward = self._reward(turn, earned, verdict, bool(hints))
+        is_taught = bool(hints) or reply is not None
+        if notes is not None and not is_taught and self.config.uses_hints and not self.config.uses_rewards and not is_bad:
+            return self._noted(stem, turn, notes, version)
+        reward = self._reward(turn, earned, verdict, is_taught)
         self._check_numbers(turn)
         self._check_images(turn)
-        prompts = [ids for hint in hints if (ids := self._teacher_prompt(turn, hint, earlier)) is not None]
+        prompts = self._teacher_prompts(turn, hints, earlier, reply)
         if prompts and isinstance(method := self.config.method, Both) and not method.reward_with_hint:
             reward = None
-        if hints and not prompts:
+        if is_taught and not prompts:
             if reward is None:
                 raise TurnRefused("teacher prompt does not match")
             self.lost_hints["teacher prompt does not match"] += 1
@@ -113,8 +115,7 @@ class Admission:
         )  # fmt: skip
 
     def _practised(self, stem: str, turn: Turn, hint: str, place: HintPlace | None, version: int) -> Sample:
-        """Return a turn that was played with a hint, or answered with notes in its prompt. The teacher always reads them, and the
-        policy never does.
+        """Return a turn that was played with a hint. The teacher always reads it, and the policy never does.
 
         If the turn was asked with the hint (at `place`), the teacher has sampled it. The policy's logprobs are those of the same
         answer after the prompt without the hint, as for imported text. If there is nothing to read (""), the teacher reads the
@@ -122,14 +123,32 @@ class Admission:
         """
         if not self.config.uses_hints:
             raise TurnRefused(PRACTICE)
+        recorded = list(turn.prompt_ids or [])
+        policy = recorded if place is None else self._without(turn, hint, place)
+        teacher = self._teacher_prompt(turn, turn.messages, hint, ()) if hint and place is None else recorded
+        return self._distilled(stem, turn, policy, teacher, is_by_teacher(turn.episode), version)
+
+    def _noted(self, stem: str, turn: Turn, notes: NotesShown, version: int) -> Sample:
+        """Return an answer to notes, which teaches the policy to do without them. The teacher also reads those that were learned:
+        they are not forgotten while others are. Raises TurnRefused."""
+        shown, recorded = notes["text"], list(turn.prompt_ids or [])
+        learned = "\n".join(notes.get("learned", ()))
+        policy = self._without(turn, shown, notes["place"]) if shown else recorded
+        teacher = self._teacher_prompt(turn, turn.messages, learned, ()) if learned else recorded
+        return self._distilled(stem, turn, policy, teacher, bool(shown), version)
+
+    def _without(self, turn: Turn, hint: str, place: HintPlace) -> list[int] | None:
+        plain = without_hint(turn.messages, hint, place)
+        return None if plain is None else self.texts.prompt_of(turn, plain)
+
+    def _distilled(
+        self, stem: str, turn: Turn, policy: list[int] | None, teacher: list[int] | None, by_teacher: bool, version: int
+    ) -> Sample:
+        """Return a turn that is distilled without a reward. `by_teacher`: it was sampled with another prompt than the policy's."""
         self._check_numbers(turn)
         self._check_images(turn)
-        recorded = list(turn.prompt_ids or [])
-        policy = recorded if place is None else self.texts.without_hint(turn, hint, place)
-        teacher = self._teacher_prompt(turn, hint, ()) if hint and place is None else recorded
         if policy is None or teacher is None:
             raise TurnRefused("teacher prompt does not match")
-        by_teacher = is_by_teacher(turn.episode) or turn.notes is not None
         sampled_by = version if by_teacher or turn.policy_version is None else turn.policy_version
         return Sample(
             turn.turn_id, stem, kind_of(turn), policy, list(turn.completion_ids or []),
@@ -149,10 +168,29 @@ class Admission:
         result = dict.fromkeys(hint.strip() for hint in (*verdict.hints, verdict.hint or "") if hint.strip())
         return sorted(result, key=len)[: method.hint_candidates]
 
-    def _teacher_prompt(self, turn: Turn, hint: str, earlier: Sequence[str]) -> list[int] | None:
-        """Return the turn's prompt with a hint, and with as many of the earlier hints as fit into the context."""
+    def _reply(self, turn: Turn) -> list[Message] | None:
+        """Return the messages of a prompt that goes on with the person's reply, if the teacher is to read it."""
+        if not self.config.uses_hints or self.config.hints.hint == "judge":
+            return None
+        return after_reply(turn.messages, turn.response, turn.next_state)
+
+    def _teacher_prompts(
+        self, turn: Turn, hints: Sequence[str], earlier: Sequence[str], reply: list[Message] | None
+    ) -> list[list[int]]:
+        """Return a prompt for each hint, or with the reply alone."""
+        if reply is not None and (self.config.hints.hint == "reply" or not hints):
+            hints = [""]
+        prompts = (self._teacher_prompt(turn, turn.messages if reply is None else reply, hint, earlier) for hint in hints)
+        return [ids for ids in prompts if ids is not None]
+
+    def _teacher_prompt(self, turn: Turn, messages: Sequence[Message], hint: str, earlier: Sequence[str]) -> list[int] | None:
+        """Return the turn's prompt, changed to `messages` with a hint, and with as many of the earlier hints as fit into the
+        context."""
+        if not messages:
+            return None
         for first in range(len(earlier) + 1):
-            ids = self.texts.with_hint(turn, below(earlier[first:], hint), self.place())
+            text = below(earlier[first:], hint).strip()
+            ids = self.texts.prompt_of(turn, with_hint(messages, text, self.place()) if text else messages)
             if ids is None or not _shows_images(turn, ids):
                 return None
             if self.texts.context is None or len(ids) + len(turn.completion_ids or []) <= self.texts.context:
@@ -228,6 +266,11 @@ class Admission:
             raise TurnRefused("longer than the model's context")
         if any(value is None or not math.isfinite(value) or value > 1e-3 for value in logprobs):
             raise TurnRefused("a logprob is missing or invalid")
+
+
+def _as_seen(turn: Turn, notes: NotesShown) -> Turn:
+    """Return the turn with the messages that the model saw."""
+    return replace(turn, messages=with_hint(turn.messages, notes["text"], notes["place"])) if notes["text"] else turn
 
 
 def _shows_images(turn: Turn, ids: list[int]) -> bool:

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from clawctl.config import Recipe
 from clawctl.memory import Needs
 from clawctl.registry import Registry
-from clawctl.run.hint_places import PUBLISHED
-from clawctl.run.rows import HintPlace, Turn
+from clawctl.run.rows import Message, Turn
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
 from clawctl.vision.reader import ImageReader
@@ -44,11 +43,8 @@ class Texts(Protocol):
     def render(self, turn: Turn) -> Turn:
         """An imported turn with the ids of its prompt and of its answer. Raises Unrenderable."""
 
-    def with_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
-        """The recorded prompt with the hint inserted; None if the chat template shows no position for it."""
-
-    def without_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
-        """The recorded prompt without the hint that it contains; None if it is not found there."""
+    def prompt_of(self, turn: Turn, messages: Sequence[Message]) -> list[int] | None:
+        """The recorded prompt, changed to that of other messages; None if the chat template does not show where it changes."""
 
 
 class Unrenderable(Exception):

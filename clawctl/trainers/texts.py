@@ -1,17 +1,19 @@
 """The tokens of a model whose tokenizer is on this machine. Needs no torch.
 
-The ids of imported turns come from the model's own chat template. The teacher's prompt is the turn's own prompt, with the hint
-where the user would have written it.
+The ids of imported turns come from the model's own chat template. The teacher's prompt is the turn's own prompt, changed only from
+where the hint or the reply stands.
 """
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clawctl.control_tokens import Guarded, guard
-from clawctl.run.hint_places import PUBLISHED, with_hint, without_hint
-from clawctl.run.rows import HintPlace, Message, Turn, is_plain
+from clawctl.run.rows import Message, Turn, is_plain
 from clawctl.trainers import Unrenderable
+
+_SURE = 8  # ids by which the end of a recorded prompt is recognised
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,45 +30,38 @@ class TokenizerTexts:
     def render(self, turn: Turn) -> Turn:
         return rendered(self.tokenizer, turn)
 
-    def with_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
-        return teacher_prompt_ids(self.tokenizer, turn, hint, place)
-
-    def without_hint(self, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
-        plain = without_hint(turn.messages, hint, place)
-        return None if plain is None else _with_other_end(self.tokenizer, turn, plain, continued=False)
+    def prompt_of(self, turn: Turn, messages: Sequence[Message]) -> list[int] | None:
+        return prompt_ids_of(self.tokenizer, turn, messages)
 
 
-def teacher_prompt_ids(tokenizer: Any, turn: Turn, hint: str, place: HintPlace = PUBLISHED) -> list[int] | None:
-    """The recorded prompt with the hint inserted; None if the rendering shows no position for it in the recorded ids.
+def prompt_ids_of(tokenizer: Any, turn: Turn, messages: Sequence[Message]) -> list[int] | None:
+    """The recorded prompt, changed to that of `messages`; None if the renderings do not show where it changes.
 
     If the last message is the assistant's, the answer may continue that message.
     """
-    if not turn.messages:
+    if not turn.messages or not messages:
         return None
-    hinted = with_hint(turn.messages, hint, place)
-    result = _with_other_end(tokenizer, turn, hinted, continued=False)
-    if result is None and turn.messages[-1].get("role") == "assistant":
-        result = _with_other_end(tokenizer, turn, hinted, continued=True)
+    result = _with_other_end(tokenizer, turn, messages, continued=False)
+    if result is None and turn.messages[-1].get("role") == messages[-1].get("role") == "assistant":
+        result = _with_other_end(tokenizer, turn, messages, continued=True)
     return result
 
 
-def _with_other_end(tokenizer: Any, turn: Turn, messages: list[Message], continued: bool) -> list[int] | None:
-    """The recorded prompt, changed to that of `messages`; None if the two renderings do not show where it changes.
-
-    From the first id where the renderings differ, that of the turn's own messages must be the end of the recorded ids. That end is
-    replaced by the end of the other rendering. Everything before it stays as recorded, so the prompts differ only in the hint.
+def _with_other_end(tokenizer: Any, turn: Turn, messages: Sequence[Message], continued: bool) -> list[int] | None:
+    """From the first id where the renderings differ, that of the turn's own messages must be the end of the recorded ids. That end
+    is replaced by the end of the other rendering. Everything before it stays as recorded: only the messages differ.
     """
-    recorded = turn.prompt_ids or []
+    recorded = list(turn.prompt_ids or [])
     try:
         own = _render(tokenizer, turn.messages, turn.tools, continued)
-        other = _render(tokenizer, messages, turn.tools, continued)
+        other = _render(tokenizer, list(messages), turn.tools, continued)
     except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
         return None
     start = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), min(len(own), len(other)))
-    tail = own[start:]
-    if not tail or list(recorded[-len(tail) :]) != tail:
+    tail = own[start if start < len(own) else -_SURE :]  # if messages are added, all of `own` is the same
+    if own == other or recorded[-len(tail) :] != tail:
         return None
-    return [*recorded[: len(recorded) - len(tail)], *other[start:]]
+    return [*recorded[: len(recorded) - len(tail)], *other[len(own) - len(tail) :]]
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:

@@ -7,6 +7,8 @@
   retracted        a wish that was learned is taken back and practised away
   two-people       two keys with opposite wishes, each met by the notes in its own prompts
   control          a sentence that asks for nothing
+  judge, reply, both NAME   without notes and practice: everyday requests, each followed by the wish in the person's next message
+                   (`reply`), as the comment of a rating (`judge`), or as both; `train.hint` has that name, for --steps steps
   kinds            what a judge makes of 127 replies (`once_kinds`); it needs --endpoint and --model
 
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
@@ -17,6 +19,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,11 +31,12 @@ from clawctl.run.notes import Note, read_notes
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import wait_until
 from scripts.benchmarks.once_kinds import kinds
-from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, running, talk, write_recipe
+from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, rate, running, talk, write_recipe
 from scripts.benchmarks.real_scorers import meets, unreadable
 from scripts.benchmarks.table import Row, make_parser, report
 
 CASES = ("told-once", "few", "three-notes", "retracted", "two-people", "control")
+HINTS = ("judge", "reply", "both")
 THREE = ("short", "captain", "emoji")
 LONGEST_S = 3600.0
 
@@ -59,6 +63,9 @@ def main() -> None:
                     rows += once(f"told-once {name}", [name], root, steps, seed, 12, "retracted" in cases)
                 if "few" in cases:
                     rows += once(f"few {name}", [name], root, steps, seed, 3)
+                for hint in HINTS:
+                    if hint in cases:
+                        rows += reacted(f"{hint} {name}", hint, name, root, steps, seed)
             if "three-notes" in cases:
                 rows += once("three-notes", THREE, root, steps, seed, 12)
             if "two-people" in cases:
@@ -116,6 +123,48 @@ def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, pas
             wait_until(lambda: not any(note.steps for note in notes_of(circle)), LONGEST_S, f"{case}: nothing was practised away")
             rows.append(Row("retracted", f"{names[0]}_after", share(names, answers(circle, "off")), "share"))
         return rows
+
+
+def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) -> list[Row]:
+    """Say the same wish after each of `steps` batches of answers, and measure what the version then answers that was not told."""
+    changes = {
+        "train": {"seed": seed, "hint": hint, "hint_place": "line"},
+        "serve": {"notes": "off"}, "up": {"stages": ["serve", "collect", "judge", "train"]},
+    }  # fmt: skip
+    recipe = write_recipe(root / f"{case.replace(' ', '-')}.yaml", changes)
+    with running(recipe.with_suffix(""), recipe):
+        circle = Circle(recipe.with_suffix(""))
+        before, facts = answers(circle, "off"), statistics.fmean(circle.facts(0, None))
+        texts, batch = lines("past_requests.txt"), circle.recipe.train.batch_turns
+        for step in range(steps):
+            with ThreadPoolExecutor(batch) as threads:
+                asked = [texts[(step * batch + number) % len(texts)] for number in range(batch)]
+                sessions = [f"{step}-{number}" for number in range(batch)]
+                list(threads.map(partial(react, circle, hint, NOTES[name]), asked, sessions))
+            wait_until(partial(is_live, circle, step + 1), LONGEST_S, f"{case}: version {step + 1} did not go live")
+        after = answers(circle, "off")
+        right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None))
+    return [
+        Row(case, "untrained", share([name], before), "share"),
+        Row(case, "weights_only", share([name], after), "share"),
+        Row(case, "facts_change", right - facts, "share"),
+        Row(case, "unreadable_share", sum(unreadable(answer, False) for answer in after) / len(after), "share"),
+    ]
+
+
+def react(circle: Circle, hint: str, wish: str, text: str, session: str) -> None:
+    """Ask a request, and react to its answer."""
+    headers = {"X-Session-Id": session, "X-Turn-Type": "main"}
+    body: dict[str, Any] = {"model": circle.server.model, "messages": [{"role": "user", "content": text}], "max_tokens": MAX_TOKENS}
+    answer = circle.post("/chat/completions", body, headers)
+    body["messages"] += [answer["choices"][0]["message"], {"role": "user", "content": wish if hint != "judge" else "Thanks."}]
+    circle.post("/chat/completions", {**body, "max_tokens": 1}, {**headers, "X-Session-Done": "true"})
+    if hint != "reply":
+        rate(circle, str(answer["id"]), wish)
+
+
+def is_live(circle: Circle, version: int) -> bool:
+    return (live_version(circle.run) or 0) >= version
 
 
 def two_people(root: Path) -> list[Row]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.hint_places import PLACES, PUBLISHED, read_hint_place, used_hint_place, with_hint, without_hint
+from clawctl.run.hint_places import PLACES, PUBLISHED, after_reply, read_hint_place, used_hint_place, with_hint, without_hint
 
 NOTE = "Answer in one short sentence."
 MESSAGES = st.lists(
@@ -91,3 +91,17 @@ def test_a_damaged_record_is_named_with_its_cure(run: RunDir, content: bytes) ->
     with pytest.raises(ClawError, match=r"hint_place\.json") as raised:
         read_hint_place(run)
     assert raised.value.fix == "delete it; the next practice tries again"
+
+
+def test_a_reply_stands_between_the_answer_and_the_request_again() -> None:
+    system, asked, reply = (
+        {"role": role, "content": text} for role, text in (("system", "s"), ("user", "Why?"), ("user", "Too long"))
+    )
+    answer, result = {"role": "assistant", "content": "Because."}, {"role": "tool", "content": "0"}
+    assert after_reply([system, asked], answer, [reply]) == [system, asked, answer, reply, asked]
+    assert after_reply([asked, answer, result], answer, [reply]) is None, "it answered a tool's result"
+    assert after_reply([asked], {**answer, "tool_calls": [{}]}, [reply]) is None
+    for came_back in (None, [], [result], [result, reply]):
+        assert after_reply([asked], answer, came_back) is None
+    assert after_reply([asked], None, [reply]) is None
+    assert after_reply([], answer, [reply]) is None

@@ -225,7 +225,8 @@ def test_only_the_methods_of_notes_are_allowed(server: Server) -> None:
 def chosen(run: RunDir, live: int, context: int | None = None) -> list[str]:
     notes = Notes(run, Recipe(), cast(Any, SimpleNamespace(live=SimpleNamespace(version=live, max_context=context))))
     request = cast(GenerationRequest, SimpleNamespace(key="default", messages=[{"role": "user", "content": "hello"}]))
-    return [note.id for note in notes._chosen(request)]
+    shown, _ = notes._chosen(request)
+    return [note.id for note in shown]
 
 
 def test_a_learned_note_leaves_the_prompt_of_the_versions_that_descend_from_it(tmp_path: Path) -> None:
@@ -236,6 +237,19 @@ def test_a_learned_note_leaves_the_prompt_of_the_versions_that_descend_from_it(t
     note = add_note(run, "default", "Answer in Spanish.").note
     change_note(run, "default", note.id, state="learned", learned=2)
     assert [live for live in range(5) if chosen(run, live)] == [0, 1, 3]
+
+
+def test_the_row_has_what_was_learned_for_the_teacher(server: Server, model_path: Path) -> None:
+    learned = add_note(server.run, "default", "Answer in Spanish.").note
+    change_note(server.run, "default", learned.id, state="learned", learned=0)
+    server.say("hello")
+    assert "Spanish" not in seen(server, model_path)
+    assert server.captured()[-1]["notes"] == {"ids": [], "text": "", "place": "block", "learned": ["Answer in Spanish."]}
+    add_note(server.run, "default", "Be brief.")
+    server.say("hello")
+    assert server.captured()[-1]["notes"]["text"] == "Be brief."
+    assert server.captured()[-1]["notes"]["learned"] == ["Answer in Spanish."]
+    assert "instruction]\nBe brief.<" in seen(server, model_path)
 
 
 def test_of_too_many_notes_those_that_name_a_word_of_the_request_come_first_then_the_newest(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from clawctl.config import TrainConfig
 from clawctl.run.complaints import MAX_TURNS
 from clawctl.run.directory import RunDir
+from clawctl.run.hint_places import with_hint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN
 from clawctl.train.admission import Admission
@@ -135,7 +136,7 @@ def test_hints_from_before_a_change_of_wishes_are_dropped(run: RunDir, sampler: 
 def test_the_oldest_hints_give_way_where_the_context_has_no_room(sampler: Sampler) -> None:
     turn = asked(sampler, "turn", 1)
     texts = texts_of(sampler)
-    alone = texts.with_hint(turn, "Earlier: short\nno bold")
+    alone = texts.prompt_of(turn, with_hint(turn.messages, "Earlier: short\nno bold"))
     assert alone is not None
     small = TokenizerTexts(texts.tokenizer, texts.vocabulary, len(alone) + len(turn.completion_ids or []))
     admission = Admission(TrainConfig.model_validate({"method": "opd"}), small, UNKNOWN)

@@ -11,9 +11,10 @@ import pytest
 
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.hint_places import with_hint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns, write_verdicts
-from clawctl.trainers.texts import teacher_prompt_ids
+from clawctl.trainers.texts import prompt_ids_of
 from tests.train.feeding import ids_of, make_feed, rewards_of, told
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
@@ -198,9 +199,10 @@ def test_hybrid_has_a_prompt_for_each_different_hint_shortest_first(run: RunDir,
     batch = make_feed(run, sampler, batch_turns=1, method="hybrid").next_batch(0)
     assert batch is not None
     (sample,) = batch.samples
-    assert sample.teacher_prompt_ids == teacher_prompt_ids(sampler.tokenizer, turn, "No bold.")
+    assert sample.teacher_prompt_ids == prompt_ids_of(sampler.tokenizer, turn, with_hint(turn.messages, "No bold."))
     assert [list(ids) for ids in sample.other_prompts] == [
-        teacher_prompt_ids(sampler.tokenizer, turn, hint) for hint in ("Numbered steps.", "Write plain sentences.")
+        prompt_ids_of(sampler.tokenizer, turn, with_hint(turn.messages, hint))
+        for hint in ("Numbered steps.", "Write plain sentences.")
     ]
 
 

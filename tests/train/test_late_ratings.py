@@ -8,8 +8,9 @@ import pytest
 
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import FeedbackFile
+from clawctl.run.hint_places import with_hint
 from clawctl.run.outcomes import SessionOutcome
-from clawctl.trainers.texts import teacher_prompt_ids
+from clawctl.trainers.texts import prompt_ids_of
 from tests.train.feeding import ids_of, make_feed, rate, rewards_of, told
 from tests.train.tiny import Sampler, publish_shard
 
@@ -35,7 +36,8 @@ def test_the_comment_of_a_late_rating_is_the_hint_of_its_turn(run: RunDir, sampl
     rate(run, "y", -1.0)
     feed = make_feed(run, sampler, method="combine", batch_turns=2)
     prompts = {sample.turn_id: sample.teacher_prompt_ids for sample in feed.next_batch(0).samples}
-    assert prompts == {"x": teacher_prompt_ids(sampler.tokenizer, turns[0], "Answer in one short sentence."), "y": None}
+    hinted = with_hint(turns[0].messages, "Answer in one short sentence.")
+    assert prompts == {"x": prompt_ids_of(sampler.tokenizer, turns[0], hinted), "y": None}
 
 
 @pytest.mark.parametrize("reason", ["no next state", "regenerated"])

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 
 from clawctl.config import Recipe, TrainConfig
@@ -182,6 +183,75 @@ def test_a_reward_counts_for_the_prompt_that_was_answered(sampler: Sampler) -> N
     assert (sample.prompt_ids, sample.reward, sample.logprobs) == (turn.prompt_ids, 1.0, turn.logprobs)
 
 
+def test_the_teacher_also_reads_what_was_learned_and_is_no_longer_in_the_prompt(sampler: Sampler) -> None:
+    learned = ["Say thanks.", "Write in English."]
+    turn = noted(sampler)
+    turn = replace(turn, notes={**turn.notes, "learned": learned})  # type: ignore[typeddict-item]
+    sample = admitted(sampler, turn, judged(turn))
+    assert sample.prompt_ids == prompt_of(sampler, turn.messages)
+    both = with_hint(with_hint(turn.messages, HINT, "line"), "\n".join(learned), "line")
+    assert sample.teacher_prompt_ids == prompt_of(sampler, both)
+    hinted = admitted(sampler, turn, judged(turn, "say hello", -1.0))
+    text = "Earlier: Say thanks.\nEarlier: Write in English.\nsay hello"
+    assert hinted.teacher_prompt_ids == prompt_of(sampler, with_hint(with_hint(turn.messages, HINT, "line"), text, "line"))
+
+
+def test_an_answer_that_needed_no_reminder_keeps_what_was_learned(sampler: Sampler) -> None:
+    turn = replace(sampler.turn("x", seed=1), notes={"ids": [], "text": "", "place": "line", "learned": [HINT]})
+    sample = admitted(sampler, turn, judged(turn))
+    assert sample.prompt_ids == turn.prompt_ids == prompt_of(sampler, turn.messages)
+    assert sample.teacher_prompt_ids == prompt_of(sampler, with_hint(turn.messages, HINT, "line"))
+    assert (sample.logprobs, sample.imported) == (turn.logprobs, False), "the policy sampled it with this prompt"
+
+
+def test_notes_take_the_place_of_earlier_hints(sampler: Sampler) -> None:
+    admission = Admission(TrainConfig.model_validate(METHOD), texts_of(sampler), UNKNOWN, place=lambda: "line")
+    turn = noted(sampler)
+    sample = admission.sample("a", turn, judged(turn, "say thanks", -1.0), UNKNOWN, 3, ["say the opposite"])
+    assert "opposite" not in sampler.tokenizer.decode(sample.teacher_prompt_ids)
+
+
+# ---- the person's own reply ----------------------------------------------------------------------------------------------
+
+REPLY = [{"role": "user", "content": "no, that is far too long"}]
+
+
+def replied(sampler: Sampler, turn: Turn, hint: str = "") -> list[int]:
+    again = {**turn.messages[-1], "content": turn.messages[-1]["content"] + (f" {hint}" if hint else "")}
+    return prompt_of(sampler, [*turn.messages, turn.response, *REPLY, again])
+
+
+@pytest.mark.parametrize(("reads", "hint"), [("reply", None), ("reply", "be brief"), ("both", None), ("both", "be brief")])
+def test_the_teacher_reads_the_persons_own_reply(sampler: Sampler, reads: str, hint: str | None) -> None:
+    turn = replace(sampler.turn("x", seed=1), next_state=REPLY)
+    sample = admitted(sampler, turn, judged(turn, hint), hint=reads)
+    assert sample.prompt_ids == turn.prompt_ids
+    assert sample.teacher_prompt_ids == replied(sampler, turn, hint if reads == "both" and hint else "")
+
+
+def test_a_turn_without_a_persons_reply_has_its_hint(sampler: Sampler) -> None:
+    turn = sampler.turn("x", seed=1)
+    tool = [{"role": "tool", "content": "exit code 1", "tool_call_id": "1"}]
+    for came_back in (None, tool):
+        other = replace(turn, next_state=came_back)
+        sample = admitted(sampler, other, judged(other, "be brief"), hint="reply")
+        assert sample.teacher_prompt_ids == prompt_of(sampler, with_hint(turn.messages, "be brief", "line"))
+        with pytest.raises(TurnRefused, match="no hint"):
+            admitted(sampler, other, judged(other, None), hint="reply")
+
+
+def test_a_reply_to_a_good_answer_teaches_nothing(sampler: Sampler) -> None:
+    turn = replace(sampler.turn("x", seed=1), next_state=REPLY)
+    with pytest.raises(TurnRefused, match="no hint"):
+        admitted(sampler, turn, judged(turn, None, 1.0), hint="reply")
+
+
+def test_the_reply_is_read_beside_the_reward(sampler: Sampler) -> None:
+    turn = replace(sampler.turn("x", seed=1), next_state=REPLY)
+    sample = admitted(sampler, turn, judged(turn, None, -1.0), method="combine", hint="reply")
+    assert (sample.reward, sample.teacher_prompt_ids) == (-1.0, replied(sampler, turn))
+
+
 # ---- the feed ------------------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +280,21 @@ def test_readers_and_merging_agree_with_the_trainer(run: RunDir, sampler: Sample
     without = FinishedShards(run, Recipe.model_validate({"train": {"method": "binary"}}))
     without.poll()
     assert without.has("a")
+
+
+def test_a_shard_is_kept_for_answers_to_notes_and_for_replies(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "a", [(noted(sampler), None, None)])
+    publish_shard(run, "b", [(replace(sampler.turn("y"), next_state=REPLY), None, None)])
+    kept = {}
+    for name, train in (("judge", METHOD), ("reply", {**METHOD, "hint": "reply"}), ("rewards", {"method": "binary"})):
+        recipe = Recipe.model_validate({"train": train})
+        run.recipe.write_text(orjson.dumps({"train": train}).decode())
+        shards = FinishedShards(run, recipe)
+        shards.poll()
+        kept[name] = [stem for stem in "ab" if not shards.has(stem)]
+        waiting = {row.turn["turn_id"] for row in read_rows(run).rows if row.why_not == "waiting for the trainer"}
+        assert waiting == {{"a": "x", "b": "y"}[stem] for stem in kept[name]}
+    assert kept == {"judge": ["a"], "reply": ["a", "b"], "rewards": []}
 
 
 def test_a_practised_hint_is_no_earlier_hint_of_the_person(run: RunDir, sampler: Sampler) -> None:

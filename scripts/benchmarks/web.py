@@ -33,6 +33,7 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
+from scripts.real_clients import serving
 
 TURNS = 100_000
 FEW_TURNS = 3000  # turns of the run for the browser
@@ -165,8 +166,9 @@ def measure_flows(folder: Path, show: Path | None) -> list[Row]:
         Console(stderr=True).print(f"the browser flows were not tried: {why}")
         return [Row("browser", "browser_flows_failed", None, "flows")]
     run = open_run(make_run(folder, FEW_TURNS).root)
-    with pages_of(run) as (link, _):
-        failed = play_flows(run, link, browser, show)
+    talk = open_run(folder.with_name("talk"))
+    with serving(talk), pages_of(run) as (link, _), pages_of(talk) as (talk_link, _):
+        failed = play_flows((run, link), (talk, talk_link), browser, show)
     for name, problem in failed.items():
         Console(stderr=True).print(f"{name}: {problem}", markup=False)
     return [Row("browser", "browser_flows", len(FLOWS), "flows"), Row("browser", "browser_flows_failed", len(failed), "flows")]

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, Ratings
+from clawctl.run.notes import change_note, read_notes
 from clawctl.run.policies import move_live
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, turn
@@ -49,27 +50,34 @@ class Visit:
 
 FLOWS: dict[str, Callable[[Visit], None]] = {}
 _WINDOWS: dict[str, dict[str, Any]] = {}  # settings of a flow's window
+_TALKS: set[str] = set()  # flows of the run that has a server
 
 
-def flow(**window: Any) -> Callable[[Callable[[Visit], None]], Callable[[Visit], None]]:
+def flow(talks: bool = False, **window: Any) -> Callable[[Callable[[Visit], None]], Callable[[Visit], None]]:
     def add(work: Callable[[Visit], None]) -> Callable[[Visit], None]:
         name = work.__name__.replace("_", " ")
         FLOWS[name], _WINDOWS[name] = work, window
+        if talks:
+            _TALKS.add(name)
         return work
 
     return add
 
 
-def play_flows(run: RunDir, link: dict[str, Any], executable: str, show: Path | None = None) -> dict[str, str]:
-    """The flows that failed, each with the reason. With `show`, screenshots of all pages in light and dark."""
+Place = tuple[RunDir, dict[str, Any]]  # a run, and the output of `inspect web --json` on it
+
+
+def play_flows(place: Place, served: Place, executable: str, show: Path | None = None) -> dict[str, str]:
+    """The flows that failed, each with the reason. `served`: a run with a server. With `show`, screenshots in light and
+    dark."""
     failed = {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         if show is not None:
-            _show(browser, link, show)
+            _show(browser, place[1], show)
         for name, work in FLOWS.items():
             try:
-                _play(browser, run, link, name, work)
+                _play(browser, *(served if name in _TALKS else place), name, work)
             except Exception as error:  # noqa: BLE001 - whatever fails is what is counted
                 failed[name] = f"{type(error).__name__}: {str(error)[:600]}"
         browser.close()
@@ -286,6 +294,92 @@ def without_javascript_everything_but_the_charts_works(visit: Visit) -> None:
     before = visit.page.locator("#queue article").first.get_attribute("id")
     visit.page.get_by_role("button", name="neutral").first.click()
     assert visit.page.locator(f"#queue [id='{before}']").count() == 0
+
+
+# ---- talking ---------------------------------------------------------------------------------------------------------------------
+
+
+def _say(visit: Visit, text: str, number: int, shown: str) -> None:
+    visit.page.wait_for_selector("button.main:not([disabled])")
+    visit.page.get_by_label("Your message").fill(text)
+    visit.page.keyboard.press("Enter")
+    visit.page.locator(f"#a-{number}-0").get_by_text(shown, exact=True).wait_for()
+    visit.page.wait_for_selector(f"#x-{number} form.label")
+
+
+def _talk(visit: Visit) -> None:
+    visit.page.get_by_role("link", name="Talk", exact=True).click()
+    _say(visit, "Greet me [[say:hello there]]", 0, "hello there")
+    wish = f"Be formal at {time.time():.3f}."
+    visit.page.get_by_label("What it should have done").fill(wish)
+    visit.page.get_by_role("button", name="bad").click()
+    visit.page.wait_for_selector("button[value=bad][aria-pressed=true]")
+    visit.page.get_by_label("What it should have done").fill(wish)
+    visit.page.get_by_role("button", name="remember this").click()
+    visit.page.get_by_role("link", name=wish).wait_for()
+    assert visit.page.locator("[aria-current=step]").first.inner_text() == "noted"
+    _say(visit, "Again [[say:good day]]", 1, "good day")
+    (note,) = (note for note in read_notes(visit.run, "default") if note.text == wish)
+    change_note(visit.run, "default", note.id, state="practised")
+    visit.page.wait_for_function("() => document.querySelector('[aria-current=step]').innerText === 'practising'")
+    change_note(visit.run, "default", note.id, state="learned", learned=0, followed=((0, 0.95),))
+    visit.page.wait_for_function("() => document.querySelector('[aria-current=step]').innerText === 'learned'")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= visit.page.evaluate("innerWidth")
+    visit.page.get_by_role("link", name=wish).click()
+    visit.page.wait_for_url("**/notes#n-default-*")
+    assert wish in visit.text()
+    lines = [line for path in visit.run.feedback.glob("*.jsonl") for line in path.read_text().splitlines()]
+    assert any(wish in line and '"rating":-1' in line for line in lines), "the complaint counts as over the API"
+
+
+@flow(talks=True, viewport={"width": 1280, "height": 900})
+def a_person_talks_complains_and_sees_the_wish_noted_and_learned(visit: Visit) -> None:
+    _talk(visit)
+
+
+@flow(talks=True, viewport={"width": 390, "height": 844})
+def a_person_talks_and_complains_on_a_telephone(visit: Visit) -> None:
+    _talk(visit)
+
+
+@flow(talks=True)
+def two_versions_answer_side_by_side_without_their_names(visit: Visit) -> None:
+    visit.go("/talk")
+    visit.page.get_by_label("version").select_option("0")
+    visit.page.get_by_label("beside it").select_option("live")
+    visit.page.get_by_label("names").select_option("yes")
+    _say(visit, "Both [[say:good morning]]", 0, "good morning")
+    heads = visit.page.locator(".answer h2")
+    assert heads.all_inner_texts() == ["A", "B"]
+    visit.page.get_by_role("button", name="show which version is which").click()
+    visit.page.wait_for_function("() => document.querySelector('.answer h2').innerText.startsWith('version')")
+    _say(visit, "Once more [[say:good evening]]", 1, "good evening")
+
+
+@flow(talks=True)
+def a_person_talks_with_the_keyboard_alone(visit: Visit) -> None:
+    visit.go("/talk")
+    keyboard = visit.page.keyboard
+    while visit.page.evaluate("document.activeElement.tagName") != "TEXTAREA":
+        keyboard.press("Tab")
+    keyboard.type("Greet me [[say:hi]]")
+    keyboard.press("Enter")
+    visit.page.wait_for_selector("#x-0 form.label")
+    visit.page.wait_for_function("() => document.activeElement.tagName === 'TEXTAREA'")  # the next message can be typed at once
+    while visit.page.evaluate("document.activeElement.value") != "good":
+        keyboard.press("Shift+Tab")
+    keyboard.press("Enter")
+    visit.page.wait_for_selector("button[value=good][aria-pressed=true]")
+
+
+@flow(talks=True, java_script_enabled=False)
+def a_person_talks_without_javascript(visit: Visit) -> None:
+    visit.go("/talk")
+    visit.page.get_by_label("Your message").fill("Greet me [[say:hello <script>there</script>]]")
+    visit.page.get_by_role("button", name="Send").click()
+    assert visit.page.locator("#a-0-0").inner_text() == "hello <script>there</script>"
+    visit.page.get_by_role("button", name="bad").click()
+    assert visit.page.locator("button[value=bad][aria-pressed=true]").count() == 1
 
 
 # ---- hostile words -----------------------------------------------------------------------------------------------------------

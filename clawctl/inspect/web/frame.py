@@ -34,7 +34,7 @@ _LOOK_S = 0.15
 _stamp: ContextVar[str] = ContextVar("stamp", default="")  # of the page that is being made
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
 _SECTIONS = (
-    ("/", "Overview"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
+    ("/", "Overview"), ("/talk", "Talk"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
     ("/notes", "Notes"), ("/environments", "Environments"), ("/data", "Data"),
 )  # fmt: skip
 

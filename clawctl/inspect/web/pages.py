@@ -4,7 +4,7 @@ import hashlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from starlette.routing import Route
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, message_text, read_lines
-from clawctl.inspect.web.buttons import Buttons
 from clawctl.inspect.web.derived_data import (
     as_conversation,
     derived,
@@ -32,6 +31,7 @@ from clawctl.inspect.web.filters import VERDICTS, Filter, matching, opinion, unc
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.frame import number_in, page_number
 from clawctl.inspect.web.guard import Key, PageGuard
+from clawctl.inspect.web.talk import TalkPage
 from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
 from clawctl.inspect.why import explain, read_record, token_texts
@@ -45,7 +45,7 @@ _SHOWN = 3000  # characters of a text on a page; the full text has a separate pa
 _MAX_TEXT = 4 << 20  # characters on that page
 
 
-class Pages(Buttons):
+class Pages(TalkPage):
     """The pages of the run held by `following`."""
 
     def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
@@ -57,15 +57,15 @@ class Pages(Buttons):
             "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
             "/turn": self.turn, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/measured": self.measured, "/judge": self.judge, "/environments": self.environments, "/episodes": self.episodes,
-            "/data": self.data, "/notes": self.notes,
+            "/data": self.data, "/notes": self.notes, "/talk": self.talk,
         }  # fmt: skip
         get: dict[str, Callable[[Request], Response]] = {
             "/text": self.text, "/login": self.login, "/static/{name}": self.static,
             "/favicon.ico": lambda request: Response(status_code=204),  # browsers request it for plain-text pages
         }  # fmt: skip
-        post: dict[str, Callable[[Request], Response]] = {
+        post: dict[str, Callable[[Request], Response | Awaitable[Response]]] = {
             "/login": self.log_in, "/promote": self.move, "/rollback": self.move, "/label": self.label, "/forget": self.forget,
-            "/note": self.note,
+            "/note": self.note, "/say": self.say, "/rate": self.rate, "/reveal": self.reveal,
         }  # fmt: skip
         routes = [Route(path, self.followed(page), methods=["GET"]) for path, page in followed.items()]
         routes += [Route(path, page, methods=["GET"]) for path, page in get.items()]

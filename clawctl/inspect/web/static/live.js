@@ -4,9 +4,11 @@
 const AGES_MS = 60_000; // after this time the page is read again for the ages on it, such as "2 min ago"
 const AGAIN_MS = 3000; // between attempts to reach the server
 
+const idOf = (node) => (node.getAttribute && node.getAttribute("id")) || ""; // `form.id` may be a field of that name
+
 /** Make `old` like `now`. What a person opened, typed or focused stays. */
 function become(old, now) {
-  if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName || (old.id || "") !== (now.id || "")) return old.replaceWith(now);
+  if (old.nodeType !== now.nodeType || old.nodeName !== now.nodeName || idOf(old) !== idOf(now)) return old.replaceWith(now);
   if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.data !== now.data) old.data = now.data;
     return;
@@ -22,9 +24,10 @@ function become(old, now) {
 function children(old, now) {
   let next = old.firstChild;
   for (const child of [...now.childNodes]) {
-    const same = child.id && [...old.children].find((other) => other.id === child.id);
+    const id = idOf(child);
+    const same = id && [...old.children].find((other) => idOf(other) === id);
     if (same && same !== next) old.insertBefore(same, next);
-    else if (!next || (!same && (child.id || next.id))) {
+    else if (!next || (!same && (id || idOf(next)))) {
       old.insertBefore(child, next);
       continue;
     }
@@ -48,9 +51,10 @@ async function follow(main, lost) {
     await isShown();
     try {
       const headers = performance.now() - made < AGES_MS ? { "If-None-Match": main.dataset.stamp } : {};
-      const answer = await fetch(location.href, { headers, cache: "no-store" });
+      const asked = location.href;
+      const answer = await fetch(asked, { headers, cache: "no-store" });
       lost.textContent = "";
-      if (answer.status === 304) continue;
+      if (answer.status === 304 || asked !== location.href) continue;
       if (!answer.headers.has("ETag")) {
         lost.textContent = "This page does not follow the run any more. Reload it; if the server was restarted, open its new link.";
         return;

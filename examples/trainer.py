@@ -54,7 +54,7 @@ def save(steps, folder):
 
 
 @contextmanager
-def open_recorder(recipe, prepare):
+def open_recorder(recipe, prepare, between_layers):
     prepare()
     yield Recorder(recipe.train)
 

@@ -4,12 +4,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from clawctl.config.section import Section
+from clawctl.config.section import Section, When
 
 
 class PracticeConfig(Section):
-    when: Literal["idle", "always", "off"] = "idle"
-    """When notes are practised: while nobody asks anything, at any time, or never."""
+    when: Literal["off"] | When = "idle"
+    """When notes are practised: while nobody asks anything, at any time (`always`), at hours of the day (`"01:00-06:00"`, local
+    time), or never (`off`)."""
     idle_s: float = Field(60.0, ge=0)
     """With `idle`: seconds without a request of a person before practice begins. It pauses as soon as one comes."""
     requests: int = Field(12, gt=0)

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -71,6 +71,9 @@ def _check_url(url: str) -> str:
 
 
 HttpUrl = Annotated[str, AfterValidator(_check_url)]
+
+
+When = Literal["always", "idle"] | Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
 
 
 def _check_origin(origin: str) -> str:

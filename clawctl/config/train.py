@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from clawctl.config.methods import METHODS, Binary, Combine, Grouped, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
-from clawctl.config.section import HttpUrl, Section
+from clawctl.config.section import HttpUrl, Section, When
 from clawctl.run.reward import PRACTICE
 
 log = logging.getLogger("clawctl")
@@ -92,6 +92,15 @@ class Local(Section):
     devices no MFU is reported."""
     threads: int | None = None
     """CPU threads of the trainer. Unset: PyTorch decides."""
+    when: When = "always"
+    """When steps are made: `always`, `idle`, or hours of the day such as `"01:00-06:00"` (local time). `idle` is for a device that
+    serves as well: a step begins while nobody asks anything. Except with `always`, a step rests between two layers while the server
+    answers somebody. With `idle`, `clawctl play` begins its episodes in the same gaps."""
+    idle_s: float = Field(5.0, ge=0)
+    """`idle`: seconds without a request of a person before a step begins."""
+    longest_rest_s: float = Field(600.0, ge=0)
+    """Longest wait for a gap, and longest rest of a step in all. After it a step goes on one layer at a time, with a quarter of a
+    second between two layers, while the server answers somebody."""
 
 
 class AtService(Section):

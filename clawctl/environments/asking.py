@@ -1,6 +1,7 @@
 """One chat completion over HTTP, for environments of a few lines."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from clawctl.http_client import Client, HttpResponse, RequestFailed, proxy_for
+from clawctl.http_client import Client, HttpResponse, RequestFailed, fetch, proxy_for
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.handles import turn_of
 
@@ -158,3 +159,26 @@ def _streamed_text(response: HttpResponse) -> str:
         raise Refused(f"not a chat completion: {error!r}") from error
     count_call(None)
     return "".join(words)
+
+
+class ServerHealth:
+    """The health of the run's server, which may run on another machine."""
+
+    def __init__(self, find: Callable[[], Endpoint]) -> None:
+        self._find = find
+        self._thread = ThreadPoolExecutor(1)  # `fetch` needs a thread without an event loop
+
+    def read(self) -> dict[str, object]:
+        """{} if the server does not answer."""
+        server = self._find()
+        try:
+            url = f"{server.url.removesuffix('/v1')}/health"
+            response = self._thread.submit(fetch, "GET", url, key=server.api_key, timeout_s=5.0)
+            return dict(orjson.loads(response.result().body))
+        except (RequestFailed, ValueError, TypeError):
+            return {}
+
+    def idle_for(self) -> float | None:
+        """Seconds without a request of a person; None if the server does not answer."""
+        idle_s = self.read().get("idle_s")
+        return float(idle_s) if isinstance(idle_s, int | float) else None

@@ -16,14 +16,13 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
 import orjson
 
 from clawctl.config import Recipe
-from clawctl.environments.asking import Refused
+from clawctl.environments.asking import Refused, ServerHealth
 from clawctl.environments.hint_trial import EVERYDAY, settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.environments.note_effect import NoteEffect, followed_share
@@ -31,7 +30,6 @@ from clawctl.environments.player import Player, make_plan
 from clawctl.environments.practice import Asked, Practice, base_of, earlier_requests, text_of
 from clawctl.environments.worker import wait_for_server
 from clawctl.errors import ClawError
-from clawctl.http_client import RequestFailed, fetch
 from clawctl.privacy.redaction import redactor_of
 from clawctl.process import stop_on_signals
 from clawctl.run.backlog import Backlog
@@ -39,6 +37,7 @@ from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 from clawctl.run.fitness import read_fitness
+from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import HintPlace, read_hint_place
 from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
 from clawctl.run.policies import list_versions, live_version
@@ -74,7 +73,8 @@ class _Practising:
         self._effects: dict[tuple[str, str, bytes], NoteEffect] = {}
         self._right: list[bool] | None = None  # short questions that version 0 answers right
         self._told: set[str] = set()  # lines that were logged
-        self._idle = _Idle(self._find, recipe.practice.idle_s if recipe.practice.when == "idle" else 0.0)
+        self._server = ServerHealth(self._find)
+        self._gaps = Gaps(recipe.practice.when, recipe.practice.idle_s, self._server.idle_for)
 
     def work(self, once: bool) -> None:
         if self._config.when == "off":
@@ -209,7 +209,7 @@ class _Practising:
         plan = make_plan(environment, "practice", self._recipe.train.batch_turns, 1, seed)
         plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature})
         log.info("%s practises %s", key, ", ".join(f"“{note.text}”" for note in wishes) or "without notes, what was taken back")
-        backlog = _Gaps(self._run, self._recipe, self._idle)
+        backlog = Backlog(self._run, self._recipe.train, self._gaps)
         player = Player(self._run, plan, self._find, self._recipe.play.parallel, self._stop, self._redact, backlog)
         asyncio.run(player.play())
 
@@ -227,7 +227,7 @@ class _Practising:
         return False
 
     def _serves(self, live: int | None) -> bool:
-        return self._idle.health().get("live") == live
+        return self._server.read().get("live") == live
 
     def _count_step(self, key: str, notes: Sequence[Note], wishes: Sequence[Note]) -> None:
         for note in wishes:
@@ -273,7 +273,7 @@ class _Practising:
     def _wait_until_idle(self) -> bool:
         """False: the worker is to stop."""
         while not self._stop.is_set():
-            why = self._idle.why_not()
+            why = self._gaps.why_not()
             if why is None:
                 return True
             self._say(f"practice waits: {why}")
@@ -285,41 +285,3 @@ class _Practising:
         if line not in self._told:
             self._told.add(line)
             log.info("%s", line)
-
-
-class _Idle:
-    """Whether nobody asks anything."""
-
-    def __init__(self, find: partial[Endpoint], idle_s: float) -> None:
-        self._find, self._idle_s = find, idle_s
-        self._thread = ThreadPoolExecutor(1)  # `fetch` needs a thread without an event loop
-
-    def health(self) -> dict[str, object]:
-        """The server's health; {} if it does not answer."""
-        server = self._find()
-        try:
-            url = f"{server.url.removesuffix('/v1')}/health"
-            asked = self._thread.submit(fetch, "GET", url, key=server.api_key, timeout_s=5.0)
-            return dict(orjson.loads(asked.result().body))
-        except (RequestFailed, ValueError, TypeError):
-            return {}
-
-    def why_not(self) -> str | None:
-        """Why there is no gap for practice; None if there is one."""
-        if not self._idle_s:
-            return None
-        idle_s = self.health().get("idle_s")
-        if not isinstance(idle_s, int | float):
-            return "the server does not answer"
-        return None if idle_s >= self._idle_s else f"a request came less than {self._idle_s:g} s ago"
-
-
-class _Gaps(Backlog):
-    """Holds back exercises also while somebody asks something."""
-
-    def __init__(self, run: RunDir, recipe: Recipe, idle: _Idle) -> None:
-        super().__init__(run, recipe.train)
-        self._idle = idle
-
-    def is_full(self, running: int) -> str | None:
-        return self._idle.why_not() or super().is_full(running)

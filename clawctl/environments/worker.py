@@ -16,7 +16,7 @@ from rich.text import Text
 
 from clawctl.config import Recipe, is_stage_of_up
 from clawctl.environments import ENVIRONMENTS, create
-from clawctl.environments.asking import new_client
+from clawctl.environments.asking import ServerHealth, new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan
 from clawctl.environments.rollouts import environment_of, is_rollout
 from clawctl.errors import ClawError
@@ -27,6 +27,7 @@ from clawctl.run.backlog import Backlog
 from clawctl.run.default_sampling import default_sampling
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint, own_endpoint
+from clawctl.run.gaps import Gaps
 
 log = logging.getLogger("play")
 
@@ -54,13 +55,14 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
     wait_for_server(find, stop)
     if (prepare := getattr(environment, "prepare", None)) is not None and not stop.is_set():
         prepare(run, recipe, find())
-    summary = Summary()
+    local, summary = recipe.train.local, Summary()
+    gaps = Gaps(local.when, local.idle_s, ServerHealth(find).idle_for) if local.when == "idle" else None
     for round_ in itertools.count() if settings.rounds == 0 else range(settings.rounds):
         if stop.is_set():
             break
         plan = make_plan(environment, settings.env, settings.tasks, settings.attempts, settings.seed, round_)
         plan = replace(plan, options=settings.options, sampling={"temperature": default_sampling(recipe).temperature})
-        player = Player(run, plan, find, settings.parallel, stop, redactor.text, Backlog(run, recipe.train))
+        player = Player(run, plan, find, settings.parallel, stop, redactor.text, Backlog(run, recipe.train, gaps))
         log.info("plan %s, round %d: %d tasks, %d attempts each", plan.id, round_, len(plan.tasks), plan.attempts)
         summary = asyncio.run(_watched(player, find, not is_worker))
         if player.training_has_ended():

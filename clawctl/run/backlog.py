@@ -13,6 +13,7 @@ import orjson
 
 from clawctl.config import TrainConfig
 from clawctl.run.directory import RunDir, published
+from clawctl.run.gaps import Gaps
 from clawctl.run.policies import list_versions, live_version
 from clawctl.run.shards import UnreadableShard, read_columns
 
@@ -24,8 +25,9 @@ _MAX_WAIT_S = 600.0
 class Backlog:
     """The backlog as one worker sees it: turns waiting for the trainer, and this worker's episodes on their way there."""
 
-    def __init__(self, run: RunDir, config: TrainConfig) -> None:
-        self._run, self._config = run, config
+    def __init__(self, run: RunDir, config: TrainConfig, gaps: Gaps | None = None) -> None:
+        """`gaps`: an episode starts in one of these only."""
+        self._run, self._config, self._gaps = run, config, gaps
         self._first_stem = max((path.stem for path in published(run.trajectories, ".parquet")), default="")
         self._read_stems: set[str] = set()  # stems whose sessions were read
         self._turns, self._episodes = 0, 0  # published turns and episodes of this worker
@@ -44,6 +46,8 @@ class Backlog:
 
     def is_full(self, running: int) -> str | None:
         """Return the reason why no episode should start while `running` episodes run or are about to, or None if one may start."""
+        if self._gaps is not None and (why := self._gaps.why_not()) is not None:
+            return why
         if time.monotonic() - self._checked_at < _CHECK_EVERY_S and self._reason is None and running <= self._checked_running:
             return None
         self._checked_at, self._checked_running = time.monotonic(), running

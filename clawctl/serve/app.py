@@ -25,6 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
 from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
+from clawctl.run.activity import Activity
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import where_the_key_is
@@ -98,7 +99,7 @@ class Gateway:
         self._queues = WorkQueues()
         tokenizer = model_file(recipe.model_path) if recipe.serve.upstream is None else None
         self._intake = Intake(self._limits, self._queues, recipe.model_name, tokenizer)
-        self._metrics = Metrics()
+        self._metrics, self._activity = Metrics(), Activity(run.activity)
         self._rating = Rating(run if capture.enabled else None, recipe, self._metrics.ratings)
         self._notes = Notes(run, recipe, versions)
         self._stored = StoredResponses()
@@ -107,7 +108,7 @@ class Gateway:
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: set[Answer] = set()
         self.defaults = Defaults(recipe, versions)
-        self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults)
+        self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults, self._activity)
         self._routes = {
             "/v1/chat/completions": Route("POST", "chat", True, self._generate),
             "/v1/responses": Route("POST", "responses", True, self._generate),
@@ -247,14 +248,14 @@ class Gateway:
         request, hints, for_training = self._prepare(http_request, context, request)
         if context.episode is None:
             request = await self._notes.applied(request, http_request.headers, hints)
-            if for_training:
-                self._metrics.asked_at = time.monotonic()
         requests, handle = [request], new_handle()
         if request.prompts:
             requests = await completions.each_prompt(request, self._text_of)
             writer = partial(completions.Completions, prompts=[prompt.messages[0]["content"] for prompt in requests])
         async with AsyncExitStack() as stack:
             stack.enter_context(self._concurrency.count_request(context.key))
+            if context.episode is None:  # training does not give way to practice and play
+                stack.enter_context(self._activity.answering(for_training))
             if request.score_from is not None:
                 scored = [await self._scored(prompt) for prompt in requests]
                 writer = partial(writer, scored=scored)
@@ -347,8 +348,6 @@ class Gateway:
 
     def _ended(self, answer: Answer, context: RequestContext) -> None:
         self._running.discard(answer)
-        if answer.is_captured and context.episode is None:
-            self._metrics.asked_at = time.monotonic()
         self._metrics.running -= 1
         self._metrics.tokens_in[context.api, context.key] += sum(
             choice.prompt_tokens for choice in answer.choices[:: answer.request.n]
@@ -405,8 +404,10 @@ class Gateway:
         self._service_info.draining = True
 
     async def end_revoked(self) -> None:
-        """Cancel the running requests of keys that are removed or replaced. Runs until it is cancelled."""
+        """Cancel the running requests of keys that are removed or replaced, and show that this server lives. Runs until it is
+        cancelled."""
         while True:
+            self._activity.write()
             await asyncio.sleep(CHECK_EVERY_S)
             revoked = self._keys.pop_revoked()
             for answer in self._running if revoked else ():

@@ -1,7 +1,6 @@
 """The metrics at `/metrics`, which prometheus_client writes. Plain counters are also read by `/health`."""
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -72,7 +71,6 @@ class Metrics:
     unknown: UnknownFields = field(default_factory=UnknownFields)
     enforced: Enforced = field(default_factory=lambda: Enforced(Counter(), Counter()))
     running: int = 0
-    asked_at: float = field(default_factory=time.monotonic)  # the last request of a person, or the end of its answer
 
 
 class _Counts(Collector):

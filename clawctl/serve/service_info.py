@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from clawctl.config import Recipe
 from clawctl.engines.requests import Refusal
+from clawctl.run.activity import Activity
 from clawctl.run.directory import RunDir
 from clawctl.run.fitness import read_fitness
 from clawctl.run.lines import CountedLines
@@ -36,10 +37,17 @@ class ServiceInfo:
     """The routes that need no engine: models, health, metrics and the OpenAPI description."""
 
     def __init__(
-        self, run: RunDir, recipe: Recipe, versions: Versions, capture: Capture, metrics: Metrics, defaults: Defaults
+        self,
+        run: RunDir,
+        recipe: Recipe,
+        versions: Versions,
+        capture: Capture,
+        metrics: Metrics,
+        defaults: Defaults,
+        activity: Activity,
     ) -> None:
         self._run, self._recipe, self._versions, self._capture, self._metrics = run, recipe, versions, capture, metrics
-        self._defaults = defaults
+        self._defaults, self._activity = defaults, activity
         self._started_at = time.time()
         self._unverified = CountedLines(run.feedback, UNVERIFIED_LINE)
         self.draining = False
@@ -118,7 +126,7 @@ class ServiceInfo:
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
-            "idle_s": time.monotonic() - self._metrics.asked_at,
+            "idle_s": self._activity.idle_s,
             "unknown_fields": self._metrics.unknown.by_api(),
             "default_sampling": self._defaults.as_json(),
             "sampling_changed": self._metrics.enforced.by_client(),

@@ -16,6 +16,7 @@ from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import policy_names
 from clawctl.train.going_back import note_start
 from clawctl.train.loop import Session, open_session, resume
+from clawctl.train.pauses import Pauses
 from clawctl.train.remote_teacher import open_remote_teacher
 from clawctl.train.setback import start_of
 from clawctl.train.trackers import Tracker, open_trackers
@@ -24,10 +25,12 @@ from clawctl.trainers import Trainer
 log = logging.getLogger("clawctl.train")
 
 
-def train_in_turns(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool) -> None:
+def train_in_turns(
+    run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool, pauses: Pauses | None = None
+) -> None:
     """Train all policies of the run until `stop` or, with `once`, until none has a full batch. Raises ClawError."""
     with ExitStack() as leaving:
-        turns = _Turns(run, recipe, trainer, leaving)
+        turns = _Turns(run, recipe, trainer, leaving, pauses)
         for _ in changes([run.trajectories, run.verdicts, run.feedback, run.policies, run.eval], stop):
             begin_policies(run)
             while not stop.is_set() and sum(turns.take(name, stop) for name in policy_names(run)):
@@ -41,8 +44,8 @@ def train_in_turns(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threadin
 class _Turns:
     """The sessions of the policies, of which the trainer holds the weights of one."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, trainer: Trainer, leaving: ExitStack) -> None:
-        self._run, self._recipe, self._trainer, self._leaving = run, recipe, trainer, leaving
+    def __init__(self, run: RunDir, recipe: Recipe, trainer: Trainer, leaving: ExitStack, pauses: Pauses | None = None) -> None:
+        self._run, self._recipe, self._trainer, self._leaving, self._pauses = run, recipe, trainer, leaving, pauses
         self._teacher = open_remote_teacher(recipe.train)
         self._sessions: dict[str, Session] = {}
         self._trackers: dict[str, Sequence[Tracker]] = {}
@@ -73,12 +76,12 @@ class _Turns:
             for tracker in self._trackers[name]:
                 self._leaving.callback(tracker.close)
         if not self._sessions:
-            session = self._held = resume(own, self._recipe, self._trainer, self._teacher)
+            session = self._held = resume(own, self._recipe, self._trainer, self._teacher, self._pauses)
         else:
             model = next(iter(self._sessions.values())).model
             start = start_of(own, self._recipe)
             note_start(own, start)
-            session = open_session(own, self._recipe, self._trainer, start, model, self._teacher)
+            session = open_session(own, self._recipe, self._trainer, start, model, self._teacher, self._pauses)
         self._sessions[name] = session
         return session
 

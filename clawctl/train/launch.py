@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, place_among_ranks
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.policies import ensure_base_policy
 from clawctl.train.in_turns import train_in_turns
 from clawctl.train.loop import run_training
+from clawctl.train.pauses import Pauses
 from clawctl.trainers import TRAINERS, TrainingBackend
 
 
@@ -41,7 +42,9 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
             exits.enter_context(sole_worker(run, "train"))
             ensure_base_policy(run, recipe.model.path)
 
-        trainer = exits.enter_context(backend_of(recipe).open(recipe, prepare))
+        pauses = Pauses(run, recipe.train, stop, place_among_ranks()[1])
+        between_layers = pauses.between_layers if pauses.may_rest else None
+        trainer = exits.enter_context(backend_of(recipe).open(recipe, prepare, between_layers))
         if trainer is not None:
             work = train_in_turns if recipe.policies.per == "key" else run_training
-            work(run, recipe, trainer, stop, once)
+            work(run, recipe, trainer, stop, once, pauses)

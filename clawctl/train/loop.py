@@ -23,6 +23,7 @@ from clawctl.train.agreement import Watch
 from clawctl.train.feed import Feed, open_feed
 from clawctl.train.going_back import LineageWatch, Pause, note_start
 from clawctl.train.measures import Measures, StepResult
+from clawctl.train.pauses import Pauses
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch
 from clawctl.train.setback import Start, start_of
@@ -31,33 +32,46 @@ from clawctl.train.trackers import Tracker, open_trackers, track
 from clawctl.trainers import Model, Trainer
 
 log = logging.getLogger("clawctl.train")
+_LOOK_S = 0.5
 
 
-def run_training(run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool) -> None:
-    """Train until `stop`, `train.max_steps` or, with `once`, until no full batch is left."""
+def run_training(
+    run: RunDir, recipe: Recipe, trainer: Trainer, stop: threading.Event, once: bool, pauses: Pauses | None = None
+) -> None:
+    """Train until `stop`, `train.max_steps` or, with `once`, until no full batch is left. `pauses`: when steps are made."""
     with ExitStack() as leaving:
         teacher = open_remote_teacher(recipe.train)
-        session = resume(run, recipe, trainer, teacher)
+        session = resume(run, recipe, trainer, teacher, pauses)
         trackers = open_trackers(run, recipe.train, read_lineage(run).newest)
         for tracker in trackers:
             leaving.callback(tracker.close)
         while session.train(trackers, stop, once):
-            session = resume(run, recipe, trainer, teacher)
+            session = resume(run, recipe, trainer, teacher, pauses)
 
 
-def resume(run: RunDir, recipe: Recipe, trainer: Trainer, teacher: RemoteTeacher | None = None) -> "Session":
+def resume(
+    run: RunDir, recipe: Recipe, trainer: Trainer, teacher: RemoteTeacher | None = None, pauses: Pauses | None = None
+) -> "Session":
     """Load the version from which training continues."""
     start = start_of(run, recipe)
     note_start(run, start)
-    return open_session(run, recipe, trainer, start, trainer.resume(start.version, start.checkpoint, start.weights), teacher)
+    model = trainer.resume(start.version, start.checkpoint, start.weights)
+    return open_session(run, recipe, trainer, start, model, teacher, pauses)
 
 
 def open_session(
-    run: RunDir, recipe: Recipe, trainer: Trainer, start: Start, model: Model, teacher: RemoteTeacher | None
+    run: RunDir,
+    recipe: Recipe,
+    trainer: Trainer,
+    start: Start,
+    model: Model,
+    teacher: RemoteTeacher | None,
+    pauses: Pauses | None = None,
 ) -> "Session":
     """Open the feed of a policy, and restore what training needs in addition to the trainer's state."""
     baselines = checkpoints.read_state(start.checkpoint)["baselines"] if start.checkpoint is not None else {}
-    return Session(run, recipe, trainer, model, start.version, Baselines(baselines), open_feed(run, recipe, model), teacher)
+    feed = open_feed(run, recipe, model)
+    return Session(run, recipe, trainer, model, start.version, Baselines(baselines), feed, teacher, pauses)
 
 
 @dataclass(slots=True)
@@ -72,6 +86,7 @@ class Session:
     baselines: Baselines
     feed: Feed
     teacher: RemoteTeacher | None  # a teacher behind a URL
+    pauses: Pauses | None = None  # None: steps are made as batches fill
     moved: bool = False  # whether training continues from another version
     paused: ClawError | None = None  # why no step is made
     batches: int = 0  # how many were tried
@@ -91,6 +106,8 @@ class Session:
                 continue
             if result.row is not None and cost is not None:
                 result.row["cost"] = cost
+            if result.row is not None and self.pauses is not None and self.pauses.may_rest:
+                result.row["rest_s"] = round(self.pauses.rested_s, 3)
             failed = failed + 1 if result.row is None else 0
             if result.wrong_model:
                 self._refuse_model(batch, result)
@@ -134,12 +151,25 @@ class Session:
                 paused = None if self.moved else pause.check(lineage)
                 if self.moved or paused or self._is_last(lineage) or (batch := self._next_batch(lineage)) is None:
                     break
-                if batch.samples:
+                if batch.samples and self._wait_for_gap(batch, stop):
                     yield batch
             if once or stop.is_set() or self.moved or self._is_last(lineages.read()):
                 break
             self.trainer.idle()
         self.paused = paused if once else None
+
+    def _wait_for_gap(self, batch: Batch, stop: threading.Event) -> bool:
+        """Wait until the step may begin (`train.when`). False: it does not begin, because of a stop, or because training now
+        continues from another version."""
+        logged = False
+        while self.pauses is not None and (why := self.pauses.why_not()) is not None:
+            if not logged:
+                log.info("step %d is waiting for a gap: %s", batch.step, why)
+            logged = True
+            self.trainer.idle()
+            if stop.wait(_LOOK_S) or read_lineage(self.run).tip != batch.version:
+                return False
+        return True
 
     def _next_batch(self, lineage: Lineage) -> Batch | None:
         """Return the next batch for the tip, or None. It has the baselines of its turns and the answers of a teacher behind a

@@ -107,9 +107,12 @@ class TrainingBackend(Protocol):
     def spread(self, recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
         """Replace this process by several, if this backend or the user requires several. `arguments` are those of this command."""
 
-    def open(self, recipe: Recipe, prepare: Callable[[], None]) -> AbstractContextManager[Trainer | None]:
+    def open(
+        self, recipe: Recipe, prepare: Callable[[], None], between_layers: Callable[[], None] | None
+    ) -> AbstractContextManager[Trainer | None]:
         """A trainer; None in a process that only helped another one, which runs the loop. `prepare` is called once in the process
-        that runs the loop, before anything is loaded. Raises ClawError."""
+        that runs the loop, before anything is loaded. A trainer on a device that also serves calls `between_layers` between two
+        layers, where it waits while a request runs. Raises ClawError."""
 
 
 TRAINERS: Registry[TrainingBackend] = Registry(

@@ -170,7 +170,7 @@ def step_change(model: Path, target: Target, folder: Path, method: str) -> tuple
     assert lora is not None
     with ExitStack() as stack:
         if recipe.train.method.kind not in ("opd_topk", "hybrid"):
-            opened = stack.enter_context(TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None))
+            opened = stack.enter_context(TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None, None))
         else:
             opened = ServiceTrainer(recipe, _naming_service(recipe))
         assert isinstance(opened, ServiceTrainer)

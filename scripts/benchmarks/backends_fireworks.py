@@ -71,7 +71,7 @@ def start_again(model: Path, target: Target, folder: Path) -> None:
     from clawctl.trainers import TRAINERS
 
     recipe = service_recipe(model, target, folder, method="binary")
-    with TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None) as trainer:
+    with TRAINERS.load(target.kind, "train.backend").open(recipe, lambda: None, None) as trainer:
         assert trainer is not None
         for _ in range(2):
             trainer.resume(0, None, None)

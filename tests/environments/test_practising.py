@@ -15,13 +15,15 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe, load_recipe
+from clawctl.environments.asking import ServerHealth
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
 from clawctl.environments.practice import Practice
-from clawctl.environments.practising import _Idle, _Practising
+from clawctl.environments.practising import _Practising
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
+from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import with_hint
 from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
 from clawctl.run.shards import write_turns
@@ -224,7 +226,8 @@ def test_without_a_note_in_force_the_untrained_models_way_is_practised(run: RunD
 )
 def test_practice_waits_until_nobody_has_asked_anything_for_a_while(health: dict[str, Any], why: str | None) -> None:
     with answering(lambda body: "yes", health=health) as server:
-        assert _Idle(partial(Endpoint, server.url, "key", "tiny"), 60.0).why_not() == why
+        there = ServerHealth(partial(Endpoint, server.url, "key", "tiny"))
+        assert Gaps("idle", 60.0, there.idle_for).why_not() == why
 
 
 def test_the_server_says_for_how_long_nobody_has_asked_anything(server: Server) -> None:

@@ -52,6 +52,7 @@ REASONS = {
     "dtype": "GPUs have a fast bfloat16",
     "gradient_checkpointing": "memory; the step is the same",
     "gpus": "the machine",
+    "when": "another device serves",
     "device_memory_gb": "the machine",
     "max_mismatch": "logprobs over a base in 4 bits differ more from the server's",
     "lora": "memory: 4 bits; a larger card takes a higher rank",

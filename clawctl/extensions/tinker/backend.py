@@ -48,7 +48,9 @@ class ServiceBackend:
             raise ClawError(f"--backend {self.kind} uses no GPU of this machine", "leave out --gpus, --processes and train.gpus", 2)
 
     @contextmanager
-    def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
+    def open(
+        self, recipe: Recipe, prepare: Callable[[], None], between_layers: Callable[[], None] | None = None
+    ) -> Iterator[Trainer | None]:
         check(recipe)
         if any(find_spec(package) is None for package in self.packages):
             raise ClawError(f"--backend {self.kind} needs its SDK", f"pip install 'clawctl[{self.kind}]'", 2)

@@ -54,7 +54,9 @@ class LocalBackend:
         become_torchrun(requested, processes, arguments, partial(check_world, batch_turns=recipe.train.batch_turns))
 
     @contextmanager
-    def open(self, recipe: Recipe, prepare: Callable[[], None]) -> Iterator[Trainer | None]:
+    def open(
+        self, recipe: Recipe, prepare: Callable[[], None], between_layers: Callable[[], None] | None = None
+    ) -> Iterator[Trainer | None]:
         """Under torchrun each process calls this method; rank 0 runs the loop."""
         rank, world, local_rank = place_among_ranks()
 
@@ -83,7 +85,7 @@ class LocalBackend:
             if world > 1:
                 ranks.run_on_leader(check)
             ranks.run_on_leader(lambda: check_memory(recipe, ranks))
-            trainer = LocalTrainer(recipe, ranks)
+            trainer = LocalTrainer(recipe, ranks, between_layers if ranks.is_leader else None)
             if ranks.is_leader:
                 with trainer.as_leader():
                     yield trainer

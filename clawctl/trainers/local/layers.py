@@ -155,3 +155,31 @@ def _forward_asked(
     hidden_BMD = (hidden_BTD + attended_BTD).index_select(1, tree.queries_M)
     made: Tensor = hidden_BMD + layer.mlp(layer.post_attention_layernorm(hidden_BMD))
     return made
+
+
+def call_between_layers(causal: Any, call: Callable[[], None], device: torch.device) -> None:
+    """Call `call` before each layer of a forward pass, a recomputed one included, and before each layer of a backward pass.
+
+    Nothing that is computed changes. On a GPU, kernels of at most one layer are queued while `call` runs.
+    """
+    queued: list[torch.cuda.Event] = []
+
+    def reach_border() -> None:
+        if device.type == "cuda":
+            queued.append(torch.cuda.Event())
+            queued[-1].record()
+            if len(queued) > 1:
+                queued.pop(0).synchronize()  # the layer before the last one is computed
+        call()
+
+    def reach_backward(gradient: Tensor) -> None:
+        reach_border()
+
+    def watch_output(layer: nn.Module, inputs: Any, output: Any) -> None:
+        hidden_BTD = output[0] if isinstance(output, tuple) else output
+        if hidden_BTD.requires_grad:
+            hidden_BTD.register_hook(reach_backward)
+
+    for layer in layers_of(causal):
+        layer.register_forward_pre_hook(lambda layer, inputs: reach_border())
+        layer.register_forward_hook(watch_output)

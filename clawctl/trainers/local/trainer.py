@@ -5,7 +5,7 @@ Only rank 0 runs the loop. It sends each of its calls to the other ranks, which 
 
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from clawctl.trainers import Model
 from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.flops import cost_of
+from clawctl.trainers.local.layers import call_between_layers
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter, read_adapter
 from clawctl.trainers.local.optimizer import load_optimizer, make_optimizer, save_optimizer
@@ -64,8 +65,8 @@ class LocalSnapshot:
 class LocalTrainer:
     """A `Trainer`. With several ranks each method is called on rank 0 and runs on all."""
 
-    def __init__(self, recipe: Recipe, ranks: Ranks) -> None:
-        self.recipe, self.ranks = recipe, ranks
+    def __init__(self, recipe: Recipe, ranks: Ranks, between_layers: Callable[[], None] | None = None) -> None:
+        self.recipe, self.ranks, self._between_layers = recipe, ranks, between_layers
         self._training: Training | None = None
         self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, with `policies.per: key`
         self._calling = False  # the other ranks are executing the same call
@@ -139,6 +140,9 @@ class LocalTrainer:
         self._training = None
         gc.collect()  # there may be no memory for two models
         self._training = load_training(self.recipe, self.ranks, checkpoint, weights)
+        if self._between_layers is not None:
+            for model in filter(None, (self._training.policy.causal, self._training.reference)):
+                call_between_layers(model, self._between_layers, self.ranks.device)
         if source is None and self.recipe.policies.per == "key":
             self._fresh = {name: weight.detach().clone() for name, weight in self._training.policy.trained()}
 

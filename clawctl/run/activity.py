@@ -1,0 +1,83 @@
+"""Whether this machine's server is answering somebody: a small file that serve writes and a trainer reads between two layers.
+
+The file is read and written, not mapped. The page cache is shared memory as well, and a full disk or a truncated file ends in an
+error, where a mapped file would end the process. Times are those of the machine's monotonic clock, which all of its processes
+share. A file that another machine wrote is therefore out of date here.
+"""
+
+import logging
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_log = logging.getLogger(__name__)
+_FACTS = struct.Struct("=ddI")  # time of the last sign of life, time of the last request, running requests
+_DEAD_S = 5.0  # a server that has given no sign of life for so long has ended, or runs on another machine
+
+
+@dataclass(slots=True)
+class Activity:
+    """The server's side. Errors of the disk are logged once; the server then looks ended to a trainer, which goes on."""
+
+    path: Path
+    running: int = 0
+    _people: int = 0  # running requests of people, which are captured
+    _asked_at: float = field(default_factory=time.monotonic)  # when a request of a person last ran
+    _failed: bool = False
+
+    @property
+    def idle_s(self) -> float:
+        if self._people:
+            self._asked_at = time.monotonic()
+        return time.monotonic() - self._asked_at
+
+    @contextmanager
+    def answering(self, person: bool) -> Iterator[None]:
+        """Within this context a request is running."""
+        self.running += 1
+        self._people += person
+        self.write()
+        try:
+            yield
+        finally:
+            if person:
+                self._asked_at = time.monotonic()
+            self.running -= 1
+            self._people -= person
+            self.write()
+
+    def write(self) -> None:
+        """Give a sign of life, which is due every few seconds."""
+        idle_s, now = self.idle_s, time.monotonic()
+        try:
+            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, _FACTS.pack(now, now - idle_s, self.running))
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            if not self._failed:
+                _log.error("cannot write %s, so a trainer on this machine does not give way to requests: %s", self.path, error)
+            self._failed = True
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a reader finds."""
+
+    running: int
+    idle_s: float  # seconds since a request of a person ran
+
+
+def read_activity(path: Path) -> Seen | None:
+    """None: no server runs on this machine."""
+    try:
+        beat, asked, running = _FACTS.unpack(path.read_bytes())
+    except (OSError, struct.error):
+        return None
+    now = time.monotonic()
+    return Seen(running, now - asked) if abs(now - beat) < _DEAD_S else None

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import unquote
 
 import httpx
 import psutil
@@ -35,8 +36,12 @@ def answer(at: Terminal, question: str, text: str) -> None:
 
 
 def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pages(tmp_path: Path) -> None:
-    run = tmp_path / "my run"
-    with terminal([*START, "--run", run, "--page-port", "0"], tmp_path, {**os.environ, "TERM": "xterm"}) as at:
+    run, opened = tmp_path / "my run", tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n')
+    browser.chmod(0o700)
+    environment = {**os.environ, "TERM": "xterm", "BROWSER": f"{browser} %s"}
+    with terminal([*START, "--run", run, "--page-port", "0"], tmp_path, environment) as at:
         answer(at, "Which model?", "crafts")
         answer(at, "Which agent will use it?", "3")
         wait_for(lambda: "pages       http" in at.text(), at.text)
@@ -45,7 +50,11 @@ def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_page
         assert "codex --profile clawctl" in shown
         url, key = re.findall(r"base URL +(\S+)", shown)[-1], re.findall(r"key +(claw-\S+)", shown)[-1]
         assert httpx.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
-        assert httpx.get(re.findall(r"pages +(\S+)", shown)[-1], follow_redirects=True).status_code == 200
+        link = re.findall(r"pages +(\S+)", shown)[-1]
+        assert httpx.get(link, follow_redirects=True).status_code == 200
+        wait_for(opened.exists, lambda: "no browser was opened")
+        file = Path(unquote(opened.read_text().removeprefix("file://")))
+        assert (link in file.read_text(), file.stat().st_mode & 0o077) == (True, 0), "the key is in a file of its owner only"
         at.type("\x03")
         wait_for(lambda: "To go on: clawctl start --run " in at.text(), at.text)
         assert not psutil.wait_procs(family, timeout=60)[1]
@@ -54,6 +63,26 @@ def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_page
     other = subprocess.run([*START, "--run", str(run), "--model", "smollm2"], capture_output=True, text=True, check=False)
     assert other.returncode == 2
     assert "has begun with the recipe in it" in other.stderr
+
+
+def test_up_serves_the_pages_of_its_recipe_and_ends_them(tmp_path: Path) -> None:
+    recipe = tmp_path / "quiet.yaml"
+    recipe.write_text(f"{QUIET.replace('up: {', 'up: {page_port: 0, ')}")
+    output = tmp_path / "output"
+    command = [sys.executable, "-m", "clawctl", "up", str(recipe), "--run", str(tmp_path / "run")]
+    with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+        wait_for(lambda: "pages       http" in output.read_text(), output.read_text)
+        link = re.findall(r"pages +(\S+)", output.read_text())[-1]
+        assert httpx.get(link).status_code == 200
+        assert httpx.get(link, headers={"Host": "evil.example"}).status_code == 421
+        family = psutil.Process(process.pid).children(recursive=True)
+        (page,) = [child for child in family if "inspect" in child.cmdline()]
+        page.kill()
+        wait_for(lambda: len(set(re.findall(r"pages +(\S+)", output.read_text()))) == 2, output.read_text)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert not psutil.wait_procs(family, timeout=60)[1]
+    assert link not in (tmp_path / "run" / "logs" / "up.log").read_text(), "the key is shown on the terminal only"
 
 
 def test_without_a_terminal_it_asks_nothing_and_a_model_that_cannot_be_had_leaves_no_recipe(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -38,6 +39,9 @@ def start(
     page_port: Annotated[
         int, typer.Option("--page-port", min=0, max=65535, help="Port of the run's pages. If it is taken, another one.")
     ] = _PAGE_PORT,
+    opens: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the pages in a browser, at a terminal with a screen.")
+    ] = True,
     plain: Annotated[bool, typer.Option("--plain", help="Print the merged log even on a terminal.")] = False,
     log_level: LogLevel = "info",
 ) -> None:
@@ -59,15 +63,38 @@ def start(
         agent = _chosen("Which agent will use it?", [(name, "") for name in _AGENTS])
     with busy("starting …"):
         import clawctl.serve.gateway  # noqa: F401 (what takes seconds)
-        from clawctl.launch.beginning import free_port
         from clawctl.launch.connecting import greeting
         from clawctl.launch.up import Company
 
-    company = Company(free_port(page_port), lambda link: greeting(opened, agent, link, str(run)), parent)
+    def greet(link: str | None) -> str:
+        if link is not None and opens and _has_screen():
+            _open_page(opened, link)
+        return greeting(opened, agent, link, str(run))
+
+    company = Company(page_port, greet, parent)
     try:
         run_stages(None, run, log_level, plain, company)
     finally:
         typer.echo(f"Nothing is lost. To go on: clawctl start --run {shlex.quote(str(run))}", err=True)
+
+
+def _has_screen() -> bool:
+    """Whether a browser that this terminal opens is seen by its person."""
+    if not sys.stdout.isatty() or ("SSH_CONNECTION" in os.environ and "BROWSER" not in os.environ):
+        return False
+    return sys.platform == "darwin" or any(name in os.environ for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _open_page(run: RunDir, link: str) -> None:
+    """Open the pages. The browser gets the name of a file, because other users of this machine can read its arguments."""
+    import webbrowser
+
+    from clawctl.run.directory import publish_bytes
+
+    file = run.logs / "page.html"
+    publish_bytes(file, f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">pages</a>\n'.encode())
+    with suppress(webbrowser.Error, OSError):
+        webbrowser.open(file.as_uri())
 
 
 def _goes_on(run: RunDir, chosen: str | None) -> bool:

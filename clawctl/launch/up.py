@@ -27,6 +27,7 @@ from clawctl.backoff import backoff_s
 from clawctl.config import Recipe, TrainerConfig, environment_with
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
+from clawctl.launch.beginning import free_port
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import die_with_parent, hidden
@@ -84,25 +85,42 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
             for stage in recipe.up.stages
         ]
         beside: list[Coroutine[Any, Any, None]] = []
-        if company is not None:
-            words = ["inspect", "web", "--run", str(run.root), "--port", str(company.page_port)]
+        port = company.page_port if company is not None else recipe.up.page_port
+        if port is not None:
+            words = ["inspect", "web", "--run", str(run.root), "--port", str(free_port(port))]
             page = Child("page", [sys.executable, "-P", "-m", "clawctl", *words], run, recipe, log)
-            beside = [_greet(run, page, company, log), _until_orphaned(company.parent)]
+            beside = [_greet(run, page, company.greeting, log) if company is not None else _show_links(page, log)]
             children.append(page)
+        if company is not None:
+            beside.append(_until_orphaned(company.parent))
         with status.follow(children) if status is not None else contextlib.nullcontext():
             asyncio.run(_supervise(children, log, beside))
 
 
-async def _greet(run: RunDir, page: "Child", company: Company, log: "MergedLog") -> None:
+async def _greet(run: RunDir, page: "Child", greeting: Callable[[str | None], str], log: "MergedLog") -> None:
     """Print the greeting when the server accepts requests."""
     while not await asyncio.to_thread(_is_ready, run):
         await asyncio.sleep(_LOOK_S)
     for _ in range(_PAGE_LOOKS):
-        if link := next((line for line in page.last_lines if line.startswith("http")), None):
+        if link := _link_of(page):
             break
         await asyncio.sleep(_LOOK_S)
-    log.show(await asyncio.to_thread(company.greeting, link))
-    await asyncio.Event().wait()
+    log.show(await asyncio.to_thread(greeting, link))
+    await _show_links(page, log, link)
+
+
+async def _show_links(page: "Child", log: "MergedLog", shown: str | None = None) -> None:
+    """Print the link to the pages, which is another one after each of their starts."""
+    while True:
+        link = _link_of(page)
+        if link not in (None, shown):
+            log.show(f"pages       {link}")
+            shown = link
+        await asyncio.sleep(_LOOK_S)
+
+
+def _link_of(page: "Child") -> str | None:
+    return next((line for line in page.last_lines if line.startswith("http")), None)
 
 
 async def _until_orphaned(parent: int) -> None:

@@ -41,5 +41,8 @@ LogLevel = Annotated[
 ]
 Once = Annotated[bool, typer.Option("--once", help="Process the available data, then exit (for cron). Unset: keep running.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+PolicyOption = Annotated[
+    str, typer.Option("--policy", help="Name of a policy, as in `clawctl keys add --policy`. Unset: the shared one.")
+]
 NumSamples = Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")]
 DEFAULT_RUN = Path("run")

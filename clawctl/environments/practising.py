@@ -39,9 +39,10 @@ from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 from clawctl.run.fitness import read_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import HintPlace, read_hint_place
+from clawctl.run.keys import policy_of
 from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
 from clawctl.run.policies import list_versions, live_version
-from clawctl.run.rows import Message
+from clawctl.run.rows import DEFAULT_POLICY, Message
 
 log = logging.getLogger("practice")
 
@@ -68,6 +69,7 @@ class _Practising:
 
     def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
         self._run, self._recipe, self._config, self._stop = run, recipe, recipe.practice, stop
+        self._policy = run  # of the key whose notes are practised
         self._find = partial(own_endpoint, run, recipe)
         self._redact = redactor_of(recipe.privacy).text
         self._effects: dict[tuple[str, str, bytes], NoteEffect] = {}
@@ -99,6 +101,7 @@ class _Practising:
 
     def _round(self, key: str) -> bool:
         """Try the new notes of a key and make one step with all of them. Returns False if there was nothing to do."""
+        self._policy = self._run.of(policy_of(self._run, self._recipe, key))
         notes = read_notes(self._run, key)
         if not any(self._is_due(note) for note in notes):
             return False
@@ -117,7 +120,7 @@ class _Practising:
         wishes = [note for note in notes if note.in_force and note.kind == "wish" and note.practise and note.state != "new"]
         if not any(self._is_due(note) for note in notes) or self._stop.is_set():
             return True
-        before = (list_versions(self._run) or [0])[-1]
+        before = (list_versions(self._policy) or [0])[-1]
         self._play(key, wishes, place)
         if self._wait_for_step(before):
             self._count_step(key, notes, wishes)
@@ -217,9 +220,9 @@ class _Practising:
         """Wait until the trainer has made a step from the answers, and it is live or refused. False: it has not."""
         began = time.monotonic()
         while not self._stop.is_set() and time.monotonic() - began < _STEP_S:
-            newest = (list_versions(self._run) or [0])[-1]
-            decided = self._run.eval_record(newest).exists() if self._recipe.waits_for_gate else True
-            if newest > before and decided and self._serves(live_version(self._run)):
+            newest = (list_versions(self._policy) or [0])[-1]
+            decided = self._policy.eval_record(newest).exists() if self._recipe.waits_for_gate else True
+            if newest > before and decided and self._serves(live_version(self._policy)):
                 return True
             self._stop.wait(_LOOK_S / 4)
         if not self._stop.is_set():
@@ -227,7 +230,8 @@ class _Practising:
         return False
 
     def _serves(self, live: int | None) -> bool:
-        return self._server.read().get("live") == live
+        """Whether the server has followed. It reads LIVE of a key's own policy at each request."""
+        return self._policy.policy != DEFAULT_POLICY or self._server.read().get("live") == live
 
     def _count_step(self, key: str, notes: Sequence[Note], wishes: Sequence[Note]) -> None:
         for note in wishes:
@@ -239,7 +243,7 @@ class _Practising:
 
     def _measure(self, key: str, requests: Sequence[Asked], place: HintPlace) -> None:
         """Find out which notes need no reminder any more."""
-        live = live_version(self._run)
+        live = live_version(self._policy)
         for note in read_notes(self._run, key):
             is_last = note.steps >= self._config.steps
             if note.state != "practised" or (note.steps % _MEASURE_EVERY and not is_last) or self._stop.is_set():

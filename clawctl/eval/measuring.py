@@ -25,6 +25,7 @@ from clawctl.eval.trial import ROUND, add_comparisons, add_spent, add_values, as
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import retry_while_full
 from clawctl.run.endpoint import Endpoint, key_for_another_server, own_endpoint
+from clawctl.run.policies import PolicyId
 
 log = logging.getLogger("eval")
 
@@ -222,7 +223,11 @@ def reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
             return own_endpoint(run, recipe, version)
         except ClawError as error:
             raise CannotMeasure(error.problem, unreachable=True) from error
-    return Endpoint(recipe.eval.endpoint.rstrip("/"), key_for_another_server(run, recipe), f"{recipe.model_name}@{version}")
+    return Endpoint(
+        recipe.eval.endpoint.rstrip("/"),
+        key_for_another_server(run, recipe),
+        f"{recipe.model_name}@{PolicyId(run.policy, version)}",
+    )
 
 
 async def _run_suites(endpoint: Endpoint, suites: Sequence[LoadedSuite]) -> dict[str, Measured]:

@@ -24,7 +24,16 @@ from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, changes, sole_worker
 from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import BUILT_ON, BY_EVAL, OVERTAKEN, is_undecided, read_lineage
-from clawctl.run.policies import LiveMoved, ensure_base_policy, list_versions, live_version, move_live, read_moves, read_policy
+from clawctl.run.policies import (
+    LiveMoved,
+    ensure_base_policy,
+    list_versions,
+    live_version,
+    move_live,
+    policy_names,
+    read_moves,
+    read_policy,
+)
 from clawctl.run.sharing import Share, begin_share, end_share, read_share
 
 log = logging.getLogger("eval")
@@ -36,7 +45,7 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
     ensure_base_policy(run, recipe.model.path)
     if version is None:
         with sole_worker(run, "eval"):
-            Follower(run, recipe, stop, as_json).follow(once)
+            follow(run, recipe, stop, as_json, once)
         return
     record = measure_by_hand(run, recipe, version, stop)
     if as_json:
@@ -44,6 +53,25 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
     else:
         for table in as_tables(record):
             answers().print(table)
+
+
+def follow(run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool, once: bool) -> None:
+    """Follow the trainer until stopped; with `once`, until nothing is left to do. With `policies.per: key`, follow each policy."""
+    followers = {run.policy: Follower(run, recipe, stop, as_json)}
+    for _ in changes([run.policies], stop):  # also yields every second
+        if recipe.policies.per == "key":
+            for name in policy_names(run):
+                if name not in followers:
+                    followers[name] = Follower(run.of(name), _without_share(recipe), stop, as_json)
+        for follower in followers.values():
+            follower.catch_up(once)
+        if once or stop.is_set():
+            return
+
+
+def _without_share(recipe: Recipe) -> Recipe:
+    """The recipe for the policy of a key, whose sessions are too few to share them."""
+    return recipe if recipe.gate is None else recipe.model_copy(update={"gate": recipe.gate.model_copy(update={"share": 0.0})})
 
 
 def measure_by_hand(run: RunDir, recipe: Recipe, version: int, stop: threading.Event) -> dict[str, Any]:
@@ -75,21 +103,18 @@ class Follower:
         self.watching = Watching(self.versions)
         self.waiting_for = ""  # the last logged reason for waiting; each reason is logged once
 
-    def follow(self, once: bool) -> None:
-        """Run until stopped; with `once`, until nothing is left to do. Without `once`, wait for a server that does not respond."""
-        for _ in changes([self.run.policies], self.stop):  # also yields every second
-            try:
-                while not self.stop.is_set() and self.step():
-                    pass
-                self.waiting_for = ""
-            except Stopped:
-                return
-            except CannotMeasure as error:
-                if once:
-                    raise ClawError(f"cannot measure: {error}", "start `clawctl serve --intercept` on this run first") from error
-                self._wait(str(error))
-            if once or self.stop.is_set():
-                return
+    def catch_up(self, once: bool) -> None:
+        """Work until nothing is left to do. Without `once`, a server that does not respond is tried again later."""
+        try:
+            while not self.stop.is_set() and self.step():
+                pass
+            self.waiting_for = ""
+        except Stopped:
+            return
+        except CannotMeasure as error:
+            if once:
+                raise ClawError(f"cannot measure: {error}", "start `clawctl serve --intercept` on this run first") from error
+            self._wait(str(error))
 
     def step(self) -> bool:
         """Make one measurement or decision. Returns False if none is due."""

@@ -37,7 +37,8 @@ def forget(
     selection = parse_selection(session, user, before, retrain)
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
-        if not planned.turns and not planned.policies and not planned.notes and not storage_of(run.root).in_bucket:
+        found = planned.turns or planned.policies or planned.others or planned.notes
+        if not found and not storage_of(run.root).in_bucket:
             raise ClawError(NO_TURN, LISTS, 2)
         _report(planned, as_json=False)
         _confirm()
@@ -93,7 +94,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 
 def _lines(result: Forgotten) -> dict[str, Any]:
-    if not result.turns and not result.files and not result.notes and result.rollback_plan is None:
+    if not result.turns and not result.files and not result.notes and result.rollback_plan is None and not result.other_plans:
         return {"nothing": f"{NO_TURN}; {LISTS}"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",
@@ -110,7 +111,12 @@ def _lines(result: Forgotten) -> dict[str, Any]:
             f"version {result.rollback_plan.to_version}; {_versions(result.rollback_plan.removed_versions)} removed"
         )
         lines["live"] = f"version {result.rollback_plan.live}"
-    elif result.policies:
+    for name, versions in result.others.items():
+        lines[f"policy of {name}"] = _versions(versions)
+        if (plan := result.other_plans.get(name)) is not None:
+            begins = "begins again with the shared weights" if plan.to_version < 0 else f"goes back to version {plan.to_version}"
+            lines[f"policy of {name}"] += f"; it {begins}"
+    if result.rollback_plan is None and not result.other_plans and (result.policies or result.others):
         lines["policies stay"] = "add --retrain to go back to the last version that did not learn from it"
     return lines
 

@@ -30,7 +30,7 @@ from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, s
 from clawctl.run.images import remove_unused
 from clawctl.run.lines import append_lines, read_lines
 from clawctl.run.notes import notes_folder, read_notes
-from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.storage import ABOUT, storage_of
 
 # These folders hold no turns, or only random turn ids, which identify nothing once the turns are gone. The folders of rows are
@@ -52,6 +52,8 @@ class Forgotten:
     files: dict[str, int] = field(default_factory=dict)
     removed_whole: list[str] = field(default_factory=list)  # unreadable files that were deleted
     rollback_plan: RollbackPlan | None = None
+    others: dict[str, list[int]] = field(default_factory=dict)  # the same of the policies of keys: {"anna": [2, 3]}
+    other_plans: dict[str, RollbackPlan] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # "anna/answer-in-spanish": notes of a forgotten user
 
 
@@ -70,6 +72,11 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_affected_earlier(run) if retrain else [])})
         result = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
         result.rollback_plan = plan_rollback(run, policies) if retrain and policies else None
+        for own in map(run.of, policy_names(run)[1:]):
+            if versions := sorted({*learned_from(own, chosen.turn_ids), *(_affected_earlier(own) if retrain else [])}):
+                result.others[own.policy] = versions
+                if retrain:
+                    result.other_plans[own.policy] = plan_rollback(own, versions)
         if selection is not None and selection.user is not None:
             result.notes = [f"{selection.user}/{note.id}" for note in read_notes(run, selection.user)]
         if dry_run:
@@ -84,6 +91,8 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
                 result.files["images"] = removed
             if result.rollback_plan is not None:
                 roll_back(run, result.rollback_plan)
+            for name, plan in result.other_plans.items():
+                roll_back(run.of(name), plan)
         return result
 
 
@@ -121,7 +130,8 @@ def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, res
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # left by a killed writer; the live writers of trajectories and verdicts are stopped
-    run.trained_marks.unlink(missing_ok=True)  # contains hashes of conversation text
+    for own in map(run.of, policy_names(run)):
+        own.trained_marks.unlink(missing_ok=True)  # contains hashes of conversation text
     run.position.unlink(missing_ok=True)  # holds offsets in captures, which are about to change
 
     def belongs(row: dict[str, Any]) -> bool:
@@ -192,8 +202,9 @@ def _count(run: RunDir, path: Path, rows: int, result: Forgotten) -> None:
 
 
 def _record(run: RunDir, result: Forgotten) -> None:
-    row = {"at": time.time(), "turns": result.turns, "policies": result.policies}
-    append_lines(run.forgotten, [sealed(orjson.dumps(row))])
+    for name, versions in {run.policy: result.policies, **result.others}.items():
+        row = {"at": time.time(), "turns": result.turns, "policies": versions}
+        append_lines(run.of(name).forgotten, [sealed(orjson.dumps(row))])
 
 
 def _affected_earlier(run: RunDir) -> list[int]:

@@ -10,14 +10,14 @@ from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.lineage import read_lineage
 from clawctl.run.lines import read_lines
 from clawctl.run.names import number_of, numbers_in
-from clawctl.run.policies import list_versions, live_version, move_live, read_policy
+from clawctl.run.policies import begin_policy, list_versions, live_version, move_live, read_policy
 
 
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
     """The effects of a rollback."""
 
-    to_version: int  # the version from which training continues
+    to_version: int  # the version from which training continues; -1: the policy begins again with the shared weights
     removed_versions: list[int]
     live: int | None  # the version that serves afterwards
 
@@ -41,9 +41,11 @@ def plan_rollback(run: RunDir, affected: list[int]) -> RollbackPlan:
     ancestry = lineage.ancestry(lineage.tip)
     clean_ancestry = [step for step in ancestry if step not in affected_set and affected_set.isdisjoint(lineage.ancestry(step))]
     clean = max((step for step in numbers_in(run.checkpoints) if step in clean_ancestry), default=0)
+    if 0 in affected_set:  # the shared weights that the policy began with
+        clean = -1
     removed = [version for version in list_versions(run) if version > clean or version in affected_set]
     live = live_version(run)
-    return RollbackPlan(clean, removed, clean if live is None or live in removed else live)
+    return RollbackPlan(clean, removed, live if live is not None and live not in removed else clean if clean >= 0 else None)
 
 
 def roll_back(run: RunDir, plan: RollbackPlan) -> None:
@@ -73,6 +75,9 @@ def roll_back(run: RunDir, plan: RollbackPlan) -> None:
         remove(run.eval_record(version))
     for version in reversed(plan.removed_versions):
         remove(run.version_folder(version))
+    if plan.to_version < 0:
+        remove(run.live)
+        begin_policy(run, run.policy)
 
 
 def _step_of(path: Path) -> int:

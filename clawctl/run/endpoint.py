@@ -15,7 +15,7 @@ from clawctl.config import Recipe, from_environment
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
-from clawctl.run.policies import live_version, read_policy
+from clawctl.run.policies import PolicyId, live_version, read_policy
 
 _log = logging.getLogger(__name__)
 QUIET = {"X-Capture": "off", "X-Notes": "off"}  # headers of clawctl's own questions: not captured, and without anybody's notes
@@ -106,7 +106,7 @@ def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> End
         url = str(read_sealed(run.server.read_bytes())["url"])
     except (OSError, LookupError, TypeError, Damaged) as error:
         raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
-    name = recipe.model_name if version is None else f"{recipe.model_name}@{version}"
+    name = recipe.model_name if version is None else f"{recipe.model_name}@{PolicyId(run.policy, version)}"
     return Endpoint(url=url, api_key=own_api_key(run, recipe), model=name)
 
 

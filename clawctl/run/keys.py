@@ -13,12 +13,13 @@ import orjson
 from filelock import FileLock
 from rich.table import Table
 
+from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.feedback import LABEL
-from clawctl.run.policies import begin_policy
+from clawctl.run.policies import begin_policy, live_version
 from clawctl.run.rows import DEFAULT_POLICY, from_json
 
 _log = logging.getLogger("clawctl.serve")
@@ -71,13 +72,23 @@ def rotate_key(run: RunDir, name: str) -> str:
     return key
 
 
-def assign_policy(run: RunDir, names: Sequence[str]) -> None:
-    """Assign each of these keys the policy with its own name. Raises ClawError (exit code 2) without one of the keys."""
+def split(run: RunDir, names: Sequence[str]) -> str:
+    """Give each of these keys the policy with its own name, and return the message to print. Repeating the call changes nothing.
+    Raises ClawError (exit code 2) without one of the keys."""
     with _writing(run):
         stored = list_keys(run)
         if (missing := next((name for name in names if all(key.name != name for key in stored)), None)) is not None:
             raise _no_key(missing, stored)
+        for name in names:
+            begin_policy(run, name)
         _write(run, [replace(key, policy=key.name) if key.name in names else key for key in stored])
+    return f"{', '.join(names)}: each has a policy of its own, which begins with shared version {live_version(run)}"
+
+
+def policy_of(run: RunDir, recipe: Recipe, name: str) -> str:
+    """Return the name of the policy that answers the requests of a key. Raises ClawError."""
+    keys = list_keys(run) if recipe.policies.per == "key" else []
+    return next((key.policy for key in keys if key.name == name), DEFAULT_POLICY)
 
 
 def begin_policies(run: RunDir) -> None:

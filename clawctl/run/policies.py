@@ -100,7 +100,11 @@ def begin_policy(run: RunDir, name: str) -> str:
     if live is not None:  # otherwise no stage has published the base model yet, and there is nothing to copy
         source = shared.version_folder(live)
         check_policy(shared, live)
-        first = replace(read_policy(shared, live), version=0, parent=None, step=0, turns=[], created_at=time.time(), name=name)
+        policy, turns, version = read_policy(shared, live), list[str](), live
+        while version:  # so that `forget` finds what version 0 learned from
+            ancestor = read_policy(shared, version)
+            turns, version = [*ancestor.turns, *turns], ancestor.parent or 0
+        first = replace(policy, version=0, parent=None, step=0, turns=turns, created_at=time.time(), name=name)
         publish_policy(own, first, lambda folder: link_weights(source, folder))
         move_live(own, 0, by=f"begun from shared version {live}")
     return name

@@ -14,11 +14,11 @@ from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
 from clawctl.eval.suites import CannotMeasure, Measured
 from clawctl.eval.suites.loading import load_suites
-from clawctl.eval.worker import Follower, evaluate
+from clawctl.eval.worker import Follower, evaluate, follow
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
-from clawctl.run.policies import ensure_base_policy, live_version, publish_policy
+from clawctl.run.policies import begin_policy, ensure_base_policy, live_version, publish_policy
 from clawctl.run.rows import Policy
 from scripts.benchmarks.circle import WORLD
 from tests.eval.answering_server import announce, answering
@@ -94,7 +94,7 @@ def record(run: RunDir, version: int) -> dict[str, Any]:
 
 
 def follow_once(run: RunDir, recipe: Recipe) -> None:
-    Follower(run, recipe, threading.Event(), as_json=False).follow(once=True)
+    follow(run, recipe, threading.Event(), as_json=False, once=True)
 
 
 def says_it(body: dict[str, Any]) -> str:
@@ -161,8 +161,8 @@ def test_a_failing_suite_keeps_the_version_out_and_is_reported_with_its_error(tm
         follower = Follower(run, recipe, threading.Event(), as_json=False)
         for _ in range(4):  # the live version, then the candidate
             with pytest.raises(ClawError, match="cannot measure"):
-                follower.follow(once=True)
-        follower.follow(once=True)
+                follower.catch_up(once=True)
+        follower.catch_up(once=True)
     assert live_version(run) == 0
     assert record(run, 1)["decision"]["promote"] is False
     assert problem in record(run, 1)["decision"]["reason"]
@@ -289,3 +289,19 @@ def test_a_record_of_an_older_clawctl_is_read_and_compared(tmp_path: Path) -> No
         assert server.asked == []
     assert live_version(run) == 1
     assert record(run, 1)["decision"]["promote"] is True
+
+
+def test_the_gate_decides_for_each_policy_by_its_own_versions(tmp_path: Path) -> None:
+    """Anna's candidate answers like her live version; the shared one does not."""
+    suite = spec(tmp_path, "echo")
+    settings = {"eval": {"suites": [suite], "problems": 2}, "gate": [{"suite": suite, "metric": "heard", "max_drop": 0.1}]}
+    recipe = Recipe.model_validate({**settings, "policies": {"per": "key"}, "train": {"lora": {"rank": 2}}})
+    with answering(lambda body: "no" if body["model"] == "crafts@1" else says_it(body)) as server:
+        run = run_with(tmp_path, server.url, 1)
+        anna = run.of(begin_policy(run, "anna"))
+        publish_policy(anna, Policy(1, 0, 1, "combine", "full", "crafts", [], None, {}, 1.0), lambda folder: None)
+        follow_once(run, recipe)
+        asked = {request["body"]["model"] for request in server.asked}
+    assert asked == {"crafts@0", "crafts@1", "crafts@anna@0", "crafts@anna@1"}
+    assert (live_version(run), live_version(anna)) == (0, 1)
+    assert (record(run, 1)["decision"]["promote"], record(anna, 1)["decision"]["promote"]) == (False, True)

@@ -10,7 +10,10 @@ from safetensors.torch import load_file
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.privacy.forget import forget
+from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.keys import KeyRing, add_key, policy_of, split
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import begin_policy, ensure_base_policy, list_versions, live_version, move_live, read_policy
 from clawctl.train import loop
@@ -112,3 +115,37 @@ def test_a_policy_for_each_key_needs_adapters(model_path: Path) -> None:
     with pytest.raises(ClawError, match=r"policies\.per is key"):
         load_recipe(None, {"policies.per": "key"})
     assert load_recipe(None, {"policies.per": "key", "train.lora.rank": 4}).policies.per == "key"
+
+
+def test_what_is_forgotten_leaves_the_policies_that_learned_from_it(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    """Shared step 1 learned from default00. Anna begins with it, and bert began before."""
+    run, recipe = make_run(tmp_path / "run", sampler, ["default", "bert"], turns=4), recipe_of(model_path)
+    begin_policy(run, "bert")
+    train(run, recipe)
+    before = weights_of(run, "bert", 1)
+    begin_policy(run, "anna")
+    publish_turns(run, sampler, 4, "a", user="anna", policy_name="anna")
+    train(run, recipe)
+    done = forget(run, Selection(session="s-default00"), dry_run=False, retrain=True)
+    assert (done.policies, done.others) == ([1], {"anna": [0, 1]})
+    assert (list_versions(run), list_versions(run.of("anna")), list_versions(run.of("bert"))) == ([0], [0], [0, 1])
+    assert read_policy(run.of("anna"), 0).kind == "base"
+    assert same(weights_of(run, "bert", 1), before)
+    done = forget(run, Selection(session="s-bert00"), dry_run=False, retrain=True)
+    assert (done.policies, done.others, live_version(run.of("bert"))) == ([], {"bert": [1]}, 0)
+
+
+def test_keys_that_are_split_begin_with_the_shared_weights_and_keep_their_names(
+    tmp_path: Path, model_path: Path, sampler: Sampler
+) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["default"], turns=4), recipe_of(model_path)
+    key = add_key(run, "anna")
+    add_key(run, "carl")
+    train(run, recipe)
+    assert "begins with shared version 1" in split(run, ["anna"])
+    assert (policy_of(run, recipe, "anna"), policy_of(run, recipe, "carl")) == ("anna", "default")
+    assert policy_of(run, recipe_of(model_path, "shared"), "anna") == "default"
+    assert same(weights_of(run, "anna", 0), weights_of(run, "default", 1))
+    assert KeyRing(run, "own").owner(key) == "anna"
+    with pytest.raises(ClawError, match="no key named 'dora'"):
+        split(run, ["dora"])

@@ -91,10 +91,11 @@ def _open_page(run: RunDir, link: str) -> None:
 
     from clawctl.run.directory import publish_bytes
 
-    file = run.logs / "page.html"
-    publish_bytes(file, f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">pages</a>\n'.encode())
+    publish_bytes(
+        run.page_link, f'<!doctype html><meta http-equiv="refresh" content="0; url={link}"><a href="{link}">pages</a>\n'.encode()
+    )
     with suppress(webbrowser.Error, OSError):
-        webbrowser.open(file.as_uri())
+        webbrowser.open(run.page_link.as_uri())
 
 
 def _goes_on(run: RunDir, chosen: str | None) -> bool:

@@ -79,6 +79,7 @@ class RunDir:
     locks = _RunPath("locks")
     activity = _RunPath("locks", "serve.activity")  # whether serve is answering somebody, for a trainer on the same machine
     logs = _RunPath("logs")
+    page_link = _RunPath("logs", "page.html")  # leads a browser to the pages that `start` serves; their key ends with them
     launch = _RunPath("launch.json")  # the jobs of `clawctl up --on` and their last known state
     job_output = _RunPath("logs", "jobs")  # the output of those jobs
 

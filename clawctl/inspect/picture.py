@@ -9,6 +9,7 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # from the palette of Okab
 
 _COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
 _MAX_PANELS = 4
+_LINE_FROM = 3  # points; a line between two suggests a course that nobody has measured
 
 
 def draw(policies: list[dict[str, Any]], path: Path) -> None:
@@ -26,7 +27,8 @@ def draw(policies: list[dict[str, Any]], path: Path) -> None:
     count = max(value["n"] for row in policies for numbers in row["metrics"].values() for value in numbers.values())
     refused = "; × refused by the gate" if any(_refused(row) for row in policies) else ""
     figure.supxlabel(
-        f"policy version (0: before any learning)\nband: 95 % interval of up to {count} tasks per version{refused}", fontsize=9
+        f"policy version (0: before any learning)\nband or bar: 95 % interval of up to {count} tasks per version{refused}",
+        fontsize=9,
     )
     figure.savefig(path, format="png")
 
@@ -39,10 +41,12 @@ def _panel(axes: Any, measured: list[tuple[dict[str, Any], dict[str, Any]]], tit
     versions = [row["version"] for row in rows]
     means = [value["mean"] for _, value in measured]
     lows, highs = zip(*(value["ci95"] for _, value in measured), strict=True)
-    if len(rows) == 1:  # a band needs two points
-        axes.errorbar(versions, means, yerr=[[means[0] - lows[0]], [highs[0] - means[0]]], color=colour, capsize=4)
-    axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(versions, means, color=colour, linewidth=2)
+    if len(rows) < _LINE_FROM:
+        below, above = ([abs(end - mean) for end, mean in zip(ends, means, strict=True)] for ends in (lows, highs))
+        axes.errorbar(versions, means, yerr=[below, above], color=colour, capsize=4, linestyle="none")
+    else:
+        axes.fill_between(versions, lows, highs, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(versions, means, color=colour, linewidth=2)
     for row, mean in zip(rows, means, strict=True):
         axes.plot(
             row["version"], mean, "x" if _refused(row) else "o", color=colour, markersize=7 if _refused(row) else 5, clip_on=False
@@ -93,7 +97,14 @@ def _steps(axes: Any, steps: list[dict[str, Any]], key: str, title: str, unit: s
     from matplotlib.ticker import MaxNLocator
 
     points = [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
-    axes.plot([step for step, _ in points], [value for _, value in points], "o-", color=colour, linewidth=2, markersize=4)
+    axes.plot(
+        [step for step, _ in points],
+        [value for _, value in points],
+        "o-" if len(points) >= _LINE_FROM else "o",
+        color=colour,
+        linewidth=2,
+        markersize=4,
+    )
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_ylabel(unit, color=GREY)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

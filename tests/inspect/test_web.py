@@ -118,6 +118,29 @@ def test_a_mean_leads_to_the_values_by_task_that_it_is_made_of(tmp_path: Path) -
     assert site.client.get("/measured?n=1&suite=ability&metric=unknown").status_code == 404
 
 
+def test_every_version_is_marked_over_time_and_the_gate_is_told_in_words(site: Site) -> None:
+    marks = re.findall(r'data-marks="([^"]*)"', site.text("/"))[0].replace("&#34;", '"')
+    labels = [mark["label"] for mark in orjson.loads(marks)]
+    assert {"v3", "(v4)", "v5", "(v7)", f"v{VERSIONS - 1}"} <= set(labels), "versions that never went live are in brackets"
+    assert re.search(r"promoted <span class=\"dim\">better on 3 of 3 metrics", site.text("/versions"))
+    record = read_sealed(site.run.eval_record(3).read_bytes())
+    row = {
+        "suite": "ability",
+        "metric": "correct",
+        "version": 2,
+        "wins": 3,
+        "ties": 1,
+        "losses": 2,
+        "verdict": "open",
+        "e_worse": 0.4,
+    }
+    publish_bytes(site.run.eval_record(3), sealed(orjson.dumps({**record, "evidence": [row]})))
+    site.following.refresh()
+    page = site.text("/version?n=3")
+    assert "too few to tell: the test is open" in page
+    assert "e-value for worse 0.4" in page
+
+
 def test_notes_are_added_retired_and_put_back_on_their_page(tmp_path: Path) -> None:
     site = Site(make_run(tmp_path / "run", 4))
     assert "Nobody has said a wish yet" in site.text("/notes")

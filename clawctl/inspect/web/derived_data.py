@@ -30,11 +30,13 @@ def _judged(snapshot: RunSnapshot) -> list[Row]:
 
 
 def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
-    """The moves of LIVE within the time span of a chart."""
+    """Each move of LIVE within the time span of a chart, and each version that was made in it and never went live."""
     if not buckets:
         return []
-    begin, end = buckets[0].begin, buckets[-1].end
-    return [{"x": move["at"], "label": f"v{move['to']}"} for move in snapshot.moves if begin <= move["at"] <= end][-40:]
+    begin, end, lived = buckets[0].begin, buckets[-1].end, {move["to"] for move in snapshot.moves}
+    marks = [(move["at"], f"v{move['to']}") for move in snapshot.moves]
+    marks += [(row["created_at"], f"(v{row['version']})") for row in snapshot.policies if row["version"] not in lived]
+    return [{"x": at, "label": label} for at, label in sorted(marks) if begin <= at <= end][-40:]
 
 
 def last_line(log: Path) -> str:

@@ -40,8 +40,9 @@ from clawctl.run.fitness import read_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import HintPlace, read_hint_place
 from clawctl.run.keys import policy_of
+from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
-from clawctl.run.policies import list_versions, live_version
+from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.run.rows import DEFAULT_POLICY, Message
 
 log = logging.getLogger("practice")
@@ -217,17 +218,22 @@ class _Practising:
         asyncio.run(player.play())
 
     def _wait_for_step(self, before: int) -> bool:
-        """Wait until the trainer has made a step from the answers, and it is live or refused. False: it has not."""
+        """Wait until the trainer has made a step from answers to notes. False: it has not, or the gate refused it."""
         began = time.monotonic()
         while not self._stop.is_set() and time.monotonic() - began < _STEP_S:
-            newest = (list_versions(self._policy) or [0])[-1]
-            decided = self._policy.eval_record(newest).exists() if self._recipe.waits_for_gate else True
-            if newest > before and decided and self._serves(live_version(self._policy)):
-                return True
+            new = (version for version in reversed(list_versions(self._policy)) if version > before)
+            step = next(filter(self._is_practice, new), 0)
+            decided = self._policy.eval_record(step).exists() if self._recipe.waits_for_gate else True
+            live = live_version(self._policy)
+            if step and decided and self._serves(live):
+                return live is not None and step in read_lineage(self._policy).ancestry(live)
             self._stop.wait(_LOOK_S / 4)
         if not self._stop.is_set():
             self._say("the trainer has made no step from the answers of practice; is `clawctl train` running?")
         return False
+
+    def _is_practice(self, version: int) -> bool:
+        return bool(read_policy(self._policy, version).metrics.get("practised"))
 
     def _serves(self, live: int | None) -> bool:
         """Whether the server has followed. It reads LIVE of a key's own policy at each request."""

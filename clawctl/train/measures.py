@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clawctl.run.reward import signs
+from clawctl.run.reward import PRACTICE, signs
 from clawctl.train.sample import Batch, Sample
 
 Floats = NDArray[np.float32]
@@ -141,6 +141,7 @@ def step_row(whole: Measures, batch: Batch, facts: StepFacts) -> dict[str, Any]:
         "negative": signs(rewards).bad,
         "hints": sum(sample.teacher_prompt_ids is not None for sample in samples),
         "imported": sum(sample.imported for sample in samples),
+        "practised": sum(sample.worth == PRACTICE for sample in samples),  # distilled from notes alone
         "rescored": sum(sample.rescored for sample in samples),  # with placeholders for secrets in their prompts
         "rescored_max": max((sample.rescored_by for sample in samples if sample.rescored_by is not None), default=None),
         "loss": sum(facts.weights[name] * loss for name, loss in whole.losses.items()),
@@ -203,6 +204,7 @@ def policy_metrics(row: dict[str, Any]) -> dict[str, float]:
     """Return the numbers of a row that `policy.json` repeats."""
     names = (
         "loss", "grad_norm", "kl_base", "lr", "turns", "reward_mean", "mismatch_mean", "masked_fraction", "staleness_mean", "cost",
+        "practised",
     )  # fmt: skip
     return {name: float(row[name]) for name in names if row.get(name) is not None}
 

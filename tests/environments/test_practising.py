@@ -26,6 +26,7 @@ from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import with_hint
 from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
+from clawctl.run.policies import read_policy
 from clawctl.run.shards import write_turns
 from tests.circle import circle, turns_of, verdicts_of, wait_for
 from tests.environments.test_practice_environment import recipe
@@ -276,6 +277,7 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         played = [turn for turn in turns_of(run) if turn.episode is not None]
         assert {(turn.episode or {})["hint"] for turn in played} == {NOTE, ""}
         assert all(turn.notes is None for turn in played)
+        assert [read_policy(run, version).metrics["practised"] for version in (1, 2)] == [4, 4]
         write_note(run, "default", replace(note(), state="retracted"))
         wait_for(lambda: note().steps == 0, 120, "what was taken back is practised away", tmp_path)
         later = [turn for turn in turns_of(run) if turn.episode is not None and turn.created_at > played[-1].created_at]

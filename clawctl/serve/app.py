@@ -246,8 +246,20 @@ class Gateway:
     ) -> Response | EventStream:
         """The answer to a checked request: complete, or a stream. Raises Refusal."""
         request, hints, for_training = self._prepare(http_request, context, request)
-        if context.episode is None:
-            request = await self._notes.applied(request, http_request.headers, hints)
+        if context.episode is not None:
+            return await self._begun(http_request, context, request, writer, hints, for_training)
+        noted = await self._notes.applied(request, http_request.headers, hints)
+        try:
+            return await self._begun(http_request, context, noted, writer, hints, for_training)
+        except Refusal as refusal:
+            if not _is_too_long_with_notes(noted, refusal):
+                raise
+            return await self._begun(http_request, context, request, writer, hints, for_training)
+
+    async def _begun(
+        self, http_request: Request, context: RequestContext, request: GenerationRequest, writer: Writer, hints: dict[str, Any],
+        for_training: bool,
+    ) -> Response | EventStream:  # fmt: skip
         requests, handle = [request], new_handle()
         if request.prompts:
             requests = await completions.each_prompt(request, self._text_of)
@@ -297,7 +309,8 @@ class Gateway:
         try:
             answer.begin([reply for request in answer.requests for reply in await begin(request, stack, session, for_training)])
         except Refusal as refusal:
-            await answer.capture_refused(refusal)
+            if not _is_too_long_with_notes(answer.request, refusal):
+                await answer.capture_refused(refusal)
             raise
         if answer.is_captured:
             for choice in answer.choices:
@@ -428,6 +441,11 @@ class Gateway:
 async def _no_compaction(http_request: Request, context: RequestContext) -> Response:
     problem = "this server does not compact responses: ask for a summary in a message, and continue with the summary"
     raise Refusal(404, problem, code="unknown_route")
+
+
+def _is_too_long_with_notes(request: GenerationRequest, refusal: Refusal) -> bool:
+    """Whether the request may fit without its notes."""
+    return request.notes is not None and refusal.code == "context_length_exceeded"
 
 
 def _prompts_only(dialect: Dialect, handle: str, scored: list[list[ShownToken]]) -> Response:

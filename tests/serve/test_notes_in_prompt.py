@@ -252,6 +252,23 @@ def test_the_row_has_what_was_learned_for_the_teacher(server: Server, model_path
     assert "instruction]\nBe brief.<" in seen(server, model_path)
 
 
+def prompt_of(tokenizer: Any, text: str) -> list[int]:
+    ids = tokenizer.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False)
+    return list(ids)
+
+
+def test_a_request_that_is_too_long_with_its_notes_is_answered_without_them(server: Server, model_path: Path) -> None:
+    context = call(server, "GET", "/models").json()["data"][0]["max_model_len"]
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+    text = "x" * context
+    while (count := len(prompt_of(tokenizer, text))) > context - 4:
+        text = text[: -(count - context + 4)]
+    call(server, "POST", text="Answer in Spanish, and in German as well, and in French.")
+    server.say(text, max_tokens=1)
+    assert server.captured()[-1]["notes"] is None
+    assert sum(line["messages"][0]["content"] == text for line in server.captured()) == 1, "it is captured once"
+
+
 def test_of_too_many_notes_those_that_name_a_word_of_the_request_come_first_then_the_newest(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     for number in range(5):

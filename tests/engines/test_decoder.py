@@ -276,3 +276,41 @@ def test_many_requests_in_a_small_cache_all_finish_exactly(run: RunDir, model_pa
         asyncio.run(main())
     finally:
         engine.stop()
+
+
+def test_requests_of_several_adapters_share_steps_and_each_gets_its_own(run: RunDir, model_path: Path) -> None:
+    """Among them answers of several adapters with one beginning, of the base, and of a version that changes on the way."""
+    models = [model_of(run, model_path, 0).eval()]
+    for version, targets in ((3, ["q_proj", "up_proj"]), (4, ["k_proj", "down_proj"]), (5, ["q_proj", "o_proj", "gate_proj"])):
+        torch.manual_seed(version)
+        config = LoraConfig(r=4, target_modules=targets, init_lora_weights=False)
+        models.append(get_peft_model(model_of(run, model_path, 0), config).eval())
+        policy = Policy(version, 0, version, None, "adapter", str(model_path), [], None, {}, 0.0)
+        publish_policy(run, policy, models[-1].save_pretrained)
+    recipe = Recipe.model_validate(recipe_data(model_path))
+    live = Decoder(run, recipe, 0)
+    people = [Decoder(run, recipe, version, beside=live) for version in (3, 4)]
+    assert all(person.batches is live.batches for person in people)
+
+    async def main() -> None:
+        for _ in range(2):  # the second time each beginning lies in the cache
+            asked = [(decoder, prompt) for prompt in (PROMPT, PROMPT[:9], PROMPT * 2) for decoder in (live, *people)]
+            answers = await asyncio.gather(*(sample(decoder, prompt) for decoder, prompt in asked))
+            for (decoder, prompt), tokens in zip(asked, answers, strict=True):
+                assert_exact(models[[live, *people].index(decoder)], prompt, tokens)
+                assert {token.version for token in tokens} == {decoder.version}
+        swapping = asyncio.gather(sample(people[0], PROMPT, 40), asyncio.to_thread(live.replace, live.stage(5)))
+        assert_exact(models[1], PROMPT, (await swapping)[0])
+        assert_exact(models[3], PROMPT, await sample(live, PROMPT))
+        await asyncio.to_thread(people[1].stop)
+        tokens, others = await asyncio.gather(sample(people[0], PROMPT), sample(live, PROMPT))
+        assert_exact(models[1], PROMPT, tokens)
+        assert_exact(models[3], PROMPT, others)
+        with pytest.raises(ValueError, match="not an adapter of the base model"):
+            await asyncio.to_thread(live.replace, live.stage(1))
+
+    try:
+        asyncio.run(main())
+    finally:
+        people[0].stop()
+        live.stop()

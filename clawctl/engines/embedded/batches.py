@@ -1,4 +1,5 @@
-"""Continuous batching of a `Llama`: requests join and leave between two steps of the sampling thread.
+"""Continuous batching of a `Llama`: requests join and leave between two steps of the sampling thread. Requests of several adapters
+of one base model share the steps, each with its own adapter on its rows.
 
 Running requests lie in blocks, next to others of a similar length, so that a step attends to keys in place. When an answer
 ends, its keys stay for later prompts that begin alike, until the memory is needed. A change of the weights is an assignment
@@ -33,6 +34,14 @@ Fresh = tuple[int, float, int]  # a token, its logprob, and the version whose we
 
 
 @dataclass(slots=True, eq=False)
+class Served:
+    """Weights that requests are sampled with. A change of the weights is an assignment."""
+
+    model: Llama
+    version: int
+
+
+@dataclass(slots=True, eq=False)
 class Request:
     """One request. `take` is called on the event loop with its new tokens, whether it has ended, and the error that ended it."""
 
@@ -41,6 +50,7 @@ class Request:
     limit: int  # the answer ends at this length of both
     sampling: Sampling
     take: Callable[[list[Fresh], bool, str | None], None]
+    served: Served | None = None
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     cached: int = 0  # number of ids whose keys are in `block`
     block: "_Block | None" = None
@@ -99,7 +109,10 @@ class Batches:
     def __init__(
         self, model: Llama, version: int, steering: Steering, eos_ids: frozenset[int], cache: KvCache, batch_tokens: int
     ) -> None:
-        self._model, self._version, self._steering, self._eos_ids = model, version, steering, eos_ids
+        self.served = Served(model, version)
+        self._all = [self.served]
+        self._steering, self._eos_ids = steering, eos_ids
+        self._mixed: tuple[list[tuple[Llama, int, int]], Llama] = [], model  # the rows of the last step of several adapters
         self._cache, self._batch_tokens = cache, batch_tokens
         self.max_context = min(model.max_positions, cache.tokens)
         self._waiting = deque[Request]()
@@ -127,20 +140,43 @@ class Batches:
             self._changed.notify()
 
     def replace(self, model: Llama, version: int, done: Callable[[], None]) -> float:
-        """Sample with `model` from the next step on, and call `done` before it. Returns the pause in ms."""
+        """Sample with `model` from the next step on, and call `done` before it. Returns the pause in ms. Raises ValueError if it is
+        not an adapter of the model that others share."""
         pauses = list[float]()
+        if len(self._all) > 1 and model.base is not self.served.model.base:
+            raise ValueError(f"version {version} is not an adapter of the base model, which the policies of keys share")
 
         def swap() -> None:
             began = time.perf_counter()
-            self._model, self._version = model, version
-            self._cache.drop(self)
+            self.served.model, self.served.version = model, version
+            self._cache.drop(self.served)
             for request in self._running:
-                request.mixed = request.mixed or request.cached > 0
+                request.mixed = request.mixed or (request.served is self.served and request.cached > 0)
             done()
             pauses.append((time.perf_counter() - began) * 1000)
 
         self._do_between(swap)
         return sum(pauses)
+
+    def join(self, model: Llama, version: int) -> Served | None:
+        """Weights whose requests share the steps. None if they do not share the matrices of this model."""
+        if model.base is not self.served.model.base:
+            return None
+        served = Served(model, version)
+        self._do_between(lambda: self._all.append(served))
+        return served
+
+    def part(self, served: Served) -> None:
+        """End the requests of weights that joined."""
+
+        def part() -> None:
+            self._all.remove(served)
+            for request in [request for request in self._running if request.served is served]:
+                self._leave(request)
+            self._waiting = deque(request for request in self._waiting if request.served is not served)
+            self._cache.drop(served)
+
+        self._do_between(part)
 
     def pause(self) -> None:
         """Returns when no token is being sampled; requests are kept until `resume`."""
@@ -195,7 +231,8 @@ class Batches:
             self._failure = f"{type(error).__name__}: {error}"
         finally:
             self._cache.give(sum(request.block.capacity for request in self._running if request.block is not None))
-            self._cache.drop(self)
+            for served in self._all:
+                self._cache.drop(served)
 
     def _has_work(self) -> bool:
         """Wait until there is a request to continue. False at the end."""
@@ -219,23 +256,27 @@ class Batches:
         """Give waiting requests a block, with what is known of their beginning. They stay in order."""
         while self._waiting and len(self._running) < _MAX_RUNNING:
             request = self._waiting[0]
-            shared, kv = self._longest_beginning(request.ids)
+            shared, kv = self._longest_beginning(request)
             capacity = self._capacity(min(len(request.ids) + 1, request.limit))
-            unfinished = (other for other in self._running if len(other.ids) - other.cached > 1 and not other.mixed)
+            alike = (other for other in self._running if other.served is request.served)
+            unfinished = (other for other in alike if len(other.ids) - other.cached > 1 and not other.mixed)
             if any(common(other.ids, request.ids) >= shared + SHARED for other in unfinished) or not self._cache.take(capacity):
                 return  # it waits for another request to compute its beginning, or for memory
             with self._changed:
                 self._waiting.popleft()
-            block = _Block(self._model, 1, capacity)
+            block = _Block(self.served.model, 1, capacity)
             self._blocks.append(block)
             block.append(request, kv or [kv[0, :, :, :0] for kv in block.kv])
             request.cached, request.mixed = shared, False
             self._running.append(request)
 
-    def _longest_beginning(self, ids: list[int]) -> tuple[int, list[Tensor]]:
+    def _longest_beginning(self, request: Request) -> tuple[int, list[Tensor]]:
         """The keys and values of as many of the first ids as are in memory. The last id is computed, for its logits."""
-        best, kv = self._cache.longest(self, ids)
+        ids = request.ids
+        best, kv = self._cache.longest(request.served, ids)
         for other in self._running:
+            if other.served is not request.served:
+                continue
             count = min(common(other.ids, ids), other.cached, len(ids) - 1)
             if count > max(best, SHARED - 1) and not other.mixed and other.block is not None:
                 best, kv = count, other.block.kv_of(other, count)
@@ -247,7 +288,7 @@ class Batches:
         assert block is not None
         self._cache.give(block.capacity)
         if request.cached >= SHARED and not request.mixed:
-            self._cache.keep(self, request.ids[: request.cached], block.kv_of(request, request.cached))
+            self._cache.keep(request.served, request.ids[: request.cached], block.kv_of(request, request.cached))
         self._take_out(request)
         self._running.remove(request)
 
@@ -266,7 +307,7 @@ class Batches:
         """Move a request whose prompt is computed, or that has filled its row, next to others of its length."""
         block, capacity = request.block, self._capacity(min(len(request.ids) + 1, request.limit))
         assert block is not None
-        block_tokens, block_rows = _BLOCK if self._model.device.type == "cpu" else _GPU_BLOCK
+        block_tokens, block_rows = _BLOCK if self.served.model.device.type == "cpu" else _GPU_BLOCK
         rows = max(1, min(block_rows, block_tokens // capacity))
         if capacity == block.capacity and rows == block.rows:
             return
@@ -281,7 +322,7 @@ class Batches:
         self._take_out(request)
         partial = (other for other in self._blocks if other.capacity == capacity and 1 < other.rows > len(other.requests))
         if (free := next(partial, None)) is None:
-            free = _Block(self._model, rows, capacity)
+            free = _Block(self.served.model, rows, capacity)
             self._blocks.append(free)
         free.append(request, kv)
 
@@ -298,7 +339,7 @@ class Batches:
     # ---- one step ---------------------------------------------------------------------------------------------------------------
 
     def _step(self) -> None:
-        model, version = self._model, self._version
+        model, runs = self.served.model, list[tuple[Llama, int, int]]()
         ids, positions, parts, last, sampled = list[int](), list[int](), list[_Part](), list[int](), list[Request]()
         decoding = sum(len(block.requests) for block in self._blocks if not _is_prompt(block))
         room = min(_CHUNK, self._batch_tokens) if decoding else self._batch_tokens
@@ -306,6 +347,11 @@ class Batches:
             start = len(ids)
             for request in block.requests:
                 count = min(len(request.ids) - request.cached, max(room, 0)) if _is_prompt(block) else 1
+                assert request.served is not None
+                if runs and runs[-1][0] is request.served.model:
+                    runs[-1] = request.served.model, runs[-1][1], len(ids) + count
+                elif count:
+                    runs.append((request.served.model, len(ids), len(ids) + count))
                 ids += request.ids[request.cached : request.cached + count]
                 positions += range(request.cached, request.cached + count)
                 if request.cached + count == len(request.ids):
@@ -317,19 +363,29 @@ class Batches:
                 )
                 room -= len(ids) - start if _is_prompt(block) else 0
         ids_T, positions_T = torch.tensor([ids, positions]).to(model.device)
-        states_TD = model.forward(ids_T, positions_T, _attend(model, parts))
+        states_TD = self._model_of(runs).forward(ids_T, positions_T, _attend(model, parts))
         for part in parts:
             for request in part.block.requests:
                 request.cached += 1 if part.written is not None else part.stop - part.start
         if sampled:
             logits_NV = model.logits(states_TD if len(last) == len(ids) else states_TD[torch.tensor(last).to(model.device)])
-            self._sample(sampled, logits_NV, version)
+            self._sample(sampled, logits_NV)
 
-    def _sample(self, requests: list[Request], logits_NV: Tensor, version: int) -> None:
+    def _model_of(self, runs: list[tuple[Llama, int, int]]) -> Llama:
+        """The model for a step with these rows."""
+        if len(runs) == 1:
+            return runs[0][0]
+        if runs != self._mixed[0]:
+            self._mixed = runs, self.served.model.with_rows(runs)
+        return self._mixed[1]
+
+    def _sample(self, requests: list[Request], logits_NV: Tensor) -> None:
         names, settings = [request.name for request in requests], [request.sampling for request in requests]
         tokens, logprobs = self._steering.sample(names, settings, logits_NV)
         results: dict[asyncio.AbstractEventLoop, list[tuple[Request, Fresh, bool]]] = {}
         for request, token, logprob in zip(requests, tokens, logprobs, strict=True):
+            assert request.served is not None
+            version = request.served.version  # it changes between steps only
             request.ids.append(token)
             ended = token in self._eos_ids or len(request.ids) >= request.limit
             results.setdefault(request.loop, []).append((request, (token, logprob, version), ended))

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from clawctl.config import Recipe
 from clawctl.engines import EngineFailure, Swap
-from clawctl.engines.embedded.batches import Batches, Fresh, Request
+from clawctl.engines.embedded.batches import Batches, Fresh, Request, Served
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar
@@ -27,23 +27,33 @@ from clawctl.vision.tower import prepare
 
 class Decoder:
     """Token ids go in; ids, logprobs and versions come out. Models with the same `cache` share its room. Create it in a thread,
-    because loading takes time. Raises like `load_weights`, and CanaryFailure. Call `generate` and all methods of `Running` on the
-    event loop, everything else in any thread."""
+    because loading takes time. With `beside`, requests share the steps of that decoder, if both share a base model. Raises like
+    `load_weights`, and CanaryFailure. Call `generate` and all methods of `Running` on the event loop, everything else in any
+    thread."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, version: int, cache: KvCache | None = None) -> None:
+    def __init__(
+        self, run: RunDir, recipe: Recipe, version: int, cache: KvCache | None = None, beside: "Decoder | None" = None
+    ) -> None:
         self._run, self._recipe = run, recipe
+        self._served: Served | None = None  # in the batches of another decoder
         self._weights = load_weights(run, recipe, version)
         self._reader = image_reader(recipe.model_path)
         self._sight: Sight | None = None
+        self.steering: Steering
         self._changing = threading.Lock()  # held while weights change, or are used outside the sampling thread
         model, self.version, self.eos_ids = self._weights.model, version, eos_ids_of(recipe.model_path)
         self.batches: Any  # Batches, or ContinuousBatches
         if isinstance(model, Llama):
             self._check(self._weights)
             self.vocabulary, self.steers = model.vocabulary, True
-            self.steering = Steering(self.vocabulary)
-            cache = cache or KvCache(recipe.serve.kv_cache_tokens)
-            self.batches = Batches(model, version, self.steering, self.eos_ids, cache, recipe.serve.max_batch_tokens)
+            if beside is not None and isinstance(beside.batches, Batches):
+                self._served = beside.batches.join(model, version)
+            if self._served is not None and beside is not None:
+                self.steering, self.batches = beside.steering, beside.batches
+            else:
+                self.steering = Steering(self.vocabulary)
+                cache = cache or KvCache(recipe.serve.kv_cache_tokens)
+                self.batches = Batches(model, version, self.steering, self.eos_ids, cache, recipe.serve.max_batch_tokens)
         else:
             from clawctl.engines.patches.batching import ContinuousBatches, can_steer
 
@@ -84,7 +94,8 @@ class Decoder:
             steered = self.steering.register(name, list(prompt_ids), sampling, grammar, self.eos_ids)
         running = Running(self, number, take, steered)
         ids = list(prompt_ids) if seen is None else seen.ids
-        running.request = Request(name, ids, len(ids) + sampling.max_tokens, sampling, running.deliver)
+        served = self._served or getattr(self.batches, "served", None)
+        running.request = Request(name, ids, len(ids) + sampling.max_tokens, sampling, running.deliver, served)
         if not self.batches.add(running.request, **({} if seen is None else Sight.settings(seen))):
             running.cancel()
             raise EngineFailure("the engine has stopped")
@@ -145,7 +156,10 @@ class Decoder:
         return failure
 
     def stop(self) -> None:
-        self.batches.stop()
+        if self._served is None:
+            self.batches.stop()
+        else:
+            self.batches.part(self._served)
 
 
 class Running:

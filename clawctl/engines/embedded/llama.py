@@ -81,6 +81,21 @@ class Adapted:
         return self.matrix(rows_TI).addmm_(linear(rows_TI.to(self.a_RI.dtype), self.a_RI), self.b_OR.t())
 
 
+@dataclass(frozen=True, slots=True)
+class AdaptedRows:
+    """A matrix whose rows T belong to several adapters."""
+
+    matrix: Linear
+    runs: Sequence[tuple[int, int, Adapted]]  # first row, the row after the last, and the adapter
+
+    def __call__(self, rows_TI: Tensor) -> Tensor:
+        out_TO = self.matrix(rows_TI)
+        for start, stop, adapted in self.runs:
+            rows = rows_TI[start:stop].to(adapted.a_RI.dtype)
+            out_TO[start:stop].addmm_(linear(rows, adapted.a_RI), adapted.b_OR.t())
+        return out_TO
+
+
 class Layer(NamedTuple):
     input_norm: Tensor
     qkv: Linear
@@ -210,6 +225,29 @@ class Llama:
                 b_OR = torch.block_diag(*(block.to(self.device, self.computed) for block in blocks))
                 changed[field] = Adapted(getattr(layer, field), a_RI.to(self.device, self.computed), b_OR)
         return layer._replace(**changed)
+
+    @property
+    def base(self) -> "Llama":
+        """The model whose matrices this one shares, or itself."""
+        return self._base or self
+
+    def with_rows(self, runs: Sequence[tuple["Llama", int, int]]) -> "Llama":
+        """The base model for a step whose rows belong to several of its adapters: for each run of rows, the model, the first row
+        and the one after the last."""
+
+        def layer_with_rows(i: int, layer: Layer) -> Layer:
+            changed: dict[str, Any] = {}
+            for field in _PARTS:
+                linears = [(start, stop, getattr(model._layers[i], field)) for model, start, stop in runs]
+                adapted = [run for run in linears if isinstance(run[2], Adapted)]
+                if adapted:
+                    changed[field] = AdaptedRows(getattr(layer, field), adapted)
+            return layer._replace(**changed)
+
+        made = copy(self.base)
+        made._base = self.base
+        made._layers = [layer_with_rows(i, layer) for i, layer in enumerate(self.base._layers)]
+        return made
 
     def fits(self, other: "Llama") -> bool:
         """Whether both have the same shapes."""

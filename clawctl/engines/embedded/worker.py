@@ -177,7 +177,8 @@ class Worker:
                 self._opened[grammar] = self._ready_grammars().open(specification)
             case "load", (version,):
                 run, number = located(self._run, PolicyId.parse(version) if isinstance(version, str) else version)
-                self._models[version] = Decoder(run, self._recipe, number, self._cache)
+                beside = None if number == version else self._model(None)
+                self._models[version] = Decoder(run, self._recipe, number, self._cache, beside)
             case "unload", (version,):
                 if (model := self._models.pop(version, None)) is not None:
                     model.stop()

@@ -1,4 +1,5 @@
-"""Notes from what people reply: one more question to the judge about a turn with a hint, which asks what the reply means.
+"""Notes from what people reply: one more question to the judge, which asks what the reply means. It is asked about turns with a
+hint, and about complaints without one of people who have notes.
 
 A wish that holds from now on, a wish with a condition, and a fact become notes (`clawctl.run.notes`). A retraction ends a note if
 the judge gives its number. Everything else changes nothing. Many replies contain text of other authors, so a note needs a quotation
@@ -50,13 +51,15 @@ class ReplyNotes:
         ClawError as `JudgeClient.complete` does.
         """
         said = own_words(turn)
-        if not said or len(said) > _LONGEST_REPLY or not verdict.hint:
+        if not said or len(said) > _LONGEST_REPLY or not (verdict.hint or (verdict.reward or 0) <= 0):
             return False
         notes = await asyncio.to_thread(read_notes, self._run, turn.user)
+        if not verdict.hint and not any(note.in_force for note in notes):
+            return False  # without a hint it can only take something back
         if any(turn.turn_id in note.turns for note in notes) or await is_unfit():  # an earlier worker wrote it before it stopped
             return False
         in_force = [note for note in notes if note.in_force][-_MOST_SHOWN:]
-        kind = await self._asked(turn, said, verdict.hint, in_force)
+        kind = await self._asked(turn, said, verdict.hint or "(none)", in_force)
         if kind is None or not is_own(kind.quote, said) or kind.number > len(in_force):
             return False
         named = in_force[kind.number - 1] if kind.number else None

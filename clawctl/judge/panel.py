@@ -94,7 +94,7 @@ class Panel:
 
         A verdict that needed no judge does not wait long for one: its note is then lost, which is logged.
         """
-        if self._notes is None or not verdict.hint or not turn.judged or verdict.judge == PRACTICE:
+        if self._notes is None or not turn.judged or verdict.judge == PRACTICE:
             return False
         taking = self._notes.take(self._with_comment(with_rating(self.ratings, turn)), verdict, self._is_unfit)
         if verdict.latency_s is not None:

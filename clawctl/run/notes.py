@@ -278,12 +278,15 @@ def locked(run: RunDir) -> FileLock:
 
 
 def is_opposite(one: Note, other: Note) -> bool:
-    """Whether two wishes contradict each other by their form: their sentences differ in a negation, or in one word."""
+    """Whether two wishes contradict each other by their form: their sentences differ in a negation, or in one word. Wishes for
+    more ("Mention the price.") or against something ("No comments.") can all hold at once."""
     if one.kind != "wish" or other.kind != "wish" or (one.words, one.when) != (other.words, other.when):
         return False
     first, second = _words(one.text), _words(other.text)
     if _without_negations(first) == _without_negations(second):
         return first != second
+    if not _signs()["adds"].isdisjoint(first) or _without_negations(first) != first:
+        return False
     differing = [index for index, (a, b) in enumerate(zip(first, second, strict=False)) if a != b]
     return len(first) == len(second) > 2 and len(differing) == 1
 
@@ -293,13 +296,15 @@ def _words(text: str) -> list[str]:
 
 
 def _without_negations(words: Sequence[str]) -> list[str]:
-    return [word for word in words if word.replace("’", "'") not in _negations()]
+    return [word for word in words if word.replace("’", "'") not in _signs()["turns"]]
 
 
 @cache
-def _negations() -> frozenset[str]:
-    lines = files("clawctl.run").joinpath("negations.txt").read_text("utf-8").splitlines()
-    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+def _signs() -> dict[str, frozenset[str]]:
+    """Words by which the form of a wish is read."""
+    lines = files("clawctl.run").joinpath("signs_of_wishes.txt").read_text("utf-8").splitlines()
+    words = [line.partition(":") for line in lines if not line.startswith("#")]
+    return {name: frozenset(word for kind, _, some in words if kind == name for word in some.split()) for name in ("turns", "adds")}
 
 
 def _new_id(text: str, taken: set[str]) -> str:

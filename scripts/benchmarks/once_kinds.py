@@ -4,7 +4,9 @@
 
 The sentences of `once_kinds.jsonl` are replies to answers, each by a key of its own. They go through the judge stage, and the notes
 of the keys then show what it made of them. A capable judge does not run on two cores, so there is no figure without an endpoint.
-The author of the sentences knew the rules, so the figures are not independent.
+The author of the sentences knew the rules, so the figures are not independent. --strangers takes 170 replies by an author who had
+not read them (`once_kinds_strangers.jsonl`), with the recorded answers of a large model that was shown the judge's prompts and
+nothing else. A test replays them through the stage.
 """
 
 import tempfile
@@ -23,9 +25,14 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import read_verdicts, write_turns
 from scripts.benchmarks.table import Row, make_parser, report
 
-SENTENCES: list[dict[str, Any]] = [
-    orjson.loads(line) for line in Path(__file__).with_suffix(".jsonl").read_bytes().splitlines()
-]  # {"kind": "standing", "request": …, "answer": …, "said": …}; "notes" are those of the key before, of which "ends" is the number
+
+def read_sentences(name: str) -> list[dict[str, Any]]:
+    """{"kind": "standing", "request": …, "answer": …, "said": …}; "notes" are those of the key before, of which "ends" is the
+    number."""
+    return [orjson.loads(line) for line in Path(__file__).with_name(name).read_bytes().splitlines()]
+
+
+SENTENCES, STRANGERS = read_sentences("once_kinds.jsonl"), read_sentences("once_kinds_strangers.jsonl")
 
 
 def main() -> None:
@@ -33,12 +40,14 @@ def main() -> None:
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
     parser.add_argument("--model", default="judge", help="name of the model")
     parser.add_argument("--api-key", default="none", help="key of the endpoint")
+    parser.add_argument("--strangers", action="store_true", help="the replies of an author who had not read the rules")
     options = parser.parse_args()
     if options.endpoint is None:
         raise SystemExit("a capable judge cannot run here: name one with --endpoint and --model")
+    sentences = STRANGERS if options.strangers else SENTENCES
     settings = {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key}
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        report("once_kinds", kinds(Path(folder), settings, SENTENCES[:: 8 if options.quick else 1]), options.json)
+        report("once_kinds", kinds(Path(folder), settings, sentences[:: 8 if options.quick else 1]), options.json)
 
 
 def kinds(root: Path, settings: dict[str, Any], sentences: Sequence[dict[str, Any]] = SENTENCES) -> list[Row]:

@@ -4,22 +4,27 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from scripts.benchmarks.once_kinds import SENTENCES, kinds
+import pytest
+
+from scripts.benchmarks.once_kinds import SENTENCES, STRANGERS, kinds
 from tests.judge.scripted_judge import ScriptedJudge
 
 KINDS = {"standing", "condition", "fact", "correction", "once", "retraction", "none"}
+HINTED = "\\boxed{-1} [HINT_START]Do as the person asked.[HINT_END]"
 INJECTED = [sentence for sentence in SENTENCES if sentence.get("injected")]
 
 
-def figures(folder: Path, answer: Callable[[dict], dict], sentences: list[dict]) -> dict[str, float | None]:
+def figures(
+    folder: Path, answer: Callable[[dict], dict], sentences: list[dict], vote: Callable[[dict], str] = lambda _: HINTED
+) -> dict[str, float | None]:
     """The figures of a judge that gives each reply a hint, and `answer` of its sentence."""
 
     def script(body: str, number: int) -> str:
-        if " notes>\n" not in body:
-            return "\\boxed{-1} [HINT_START]Do as the person asked.[HINT_END]"
         blocks = dict(part.split(">\n", 1) for part in body.split(f"<{body[1:7]} ") if ">\n" in part)
-        own = blocks["reply"].strip()
-        sentence = next(line for line in SENTENCES if own in line["said"] and line["request"] == blocks["request"].strip())
+        own = blocks.get("reply", blocks.get("came back from user", "")).strip()
+        sentence = next(line for line in sentences if own in line["said"] and line["request"] == blocks["request"].strip())
+        if "notes" not in blocks:
+            return vote(sentence)
         return json.dumps({"quote": own, "kind": "", "sentence": "", "when": "", "words": [], "number": 0, **answer(sentence)})
 
     server = ScriptedJudge(script).start()
@@ -60,3 +65,20 @@ def test_the_sentences_have_all_kinds_and_many_voices() -> None:
     assert {sentence["kind"] for sentence in SENTENCES} == KINDS
     assert len({sentence["said"] for sentence in SENTENCES}) == len(SENTENCES) > 100
     assert sum(bool(sentence.get("injected")) for sentence in SENTENCES) >= 5
+
+
+def test_the_recorded_answers_of_a_capable_judge_on_the_sentences_of_strangers_pass_the_rules(tmp_path: Path) -> None:
+    """170 replies by an author who had not read the rules. The judge saw its prompts alone, and nothing else of the project."""
+
+    def vote(sentence: dict) -> str:
+        recorded = sentence["recorded"]
+        return f"\\boxed{{{recorded['score']}}} [HINT_START]{recorded['hint']}[HINT_END]"
+
+    def kind_of(sentence: dict) -> dict:
+        return {name: sentence["recorded"][name] for name in ("quote", "kind", "sentence", "when", "words", "number")}
+
+    found = figures(tmp_path, kind_of, STRANGERS, vote)
+    assert found == {
+        "standing_found": 1.0, "condition_found": 1.0, "fact_found": 1.0, "retraction_found": 1.0, "taken_for_standing": 0.0,
+        "injected": None, "wrong_note_ended": 0.0, "turns_with_hint": pytest.approx(0.859, abs=1e-3),
+    }  # fmt: skip

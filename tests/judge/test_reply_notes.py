@@ -255,6 +255,20 @@ def test_a_retraction_ends_only_the_note_that_the_judge_names(run, serving, capl
     assert "clawctl notes retire" in caplog.text
 
 
+def test_a_retraction_needs_no_hint(run, serving) -> None:
+    """The rules drop a hint with a link or code that the person did not write."""
+    add_note(run, "default", "Answer in German.")
+
+    def script(body: str, number: int) -> str:
+        return back if " notes>\n" in body else "\\boxed{-1} [HINT_START]See https://example.org/x[HINT_END]"
+
+    back = json.dumps(kind("retraction", "English is fine again", number=1))
+    judged(run, serving, script, reply("English is fine again."))
+    assert [note.state for note in read_notes(run, "default")] == ["retracted"]
+    server = judged(run, serving, script, reply("English is fine again."), stem="2-b")
+    assert questions(server) == [], "nothing can be taken back"
+
+
 def test_a_turn_makes_one_note_however_often_it_is_judged(run, serving) -> None:
     complaint = reply(BRIEF)
     judged(run, serving, answering(kind("standing", "one short sentence", "Answer in one short sentence.")), complaint)

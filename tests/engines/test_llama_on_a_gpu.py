@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from clawctl.engines.embedded.batches import _attend, _Block, _prompt_part
+from clawctl.engines.embedded.blocks import KvBlock, attend, prompt_part
 from clawctl.engines.embedded.frames import Sampling
 from clawctl.engines.embedded.llama import Llama
 from clawctl.engines.embedded.steering import Steering, draw, truncated
@@ -33,12 +33,12 @@ def test_a_step_mixes_no_devices() -> None:
     model = Llama(CONFIG, weights(DEVICE, torch.bfloat16))
     lora = {name: (torch.zeros(4, inner), torch.zeros(outer, 4)) for name, (outer, inner) in ADAPTED.items()}  # read from a file
     for version in (model, model.adapted(lora)):
-        parts, block = list[object](), _Block(version, 4, 128)
+        parts, block = list[object](), KvBlock(version, 4, 128)
         assert {(kv.device.type, kv.dtype) for kv in block.kv} == {(DEVICE, torch.bfloat16)}
         ids_T, positions_T = torch.tensor([[1, 2, 3], [4, 5, 6]]).to(DEVICE)
-        part = _prompt_part(version, _holding(block, 4), 0, 3)
+        part = prompt_part(version, _holding(block, 4), 0, 3)
         parts.append(part)
-        states_TD = version.forward(ids_T, positions_T, _attend(version, [part]))
+        states_TD = version.forward(ids_T, positions_T, attend(version, [part]))
         logits_NV = version.logits(states_TD[-1:])
         assert (logits_NV.device.type, logits_NV.dtype) == (DEVICE, torch.float32)
         uniform_B = torch.rand(1, dtype=torch.float64, device=DEVICE)
@@ -61,6 +61,6 @@ class _Row:
         self.cached = cached
 
 
-def _holding(block: _Block, cached: int) -> _Block:
+def _holding(block: KvBlock, cached: int) -> KvBlock:
     block.requests.append(_Row(cached))  # type: ignore[arg-type]
     return block

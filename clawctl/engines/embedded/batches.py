@@ -12,15 +12,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
+from clawctl.engines.embedded.blocks import Fresh, KvBlock, Part, Request, Served, attend, decode_part, is_prompt, prompt_part
 from clawctl.engines.embedded.cache import SHARED, KvCache, common
-from clawctl.engines.embedded.frames import Sampling
-from clawctl.engines.embedded.llama import Llama, attention
+from clawctl.engines.embedded.llama import Llama
 from clawctl.engines.embedded.steering import Steering
 
 _log = logging.getLogger("clawctl.serve")
@@ -30,77 +28,6 @@ _MAX_RUNNING = 256  # requests per engine step
 _CHUNK = 256  # tokens of prompts in a step that other requests wait for
 _LOOK_S, _STOP_S = 0.1, 30.0
 _CROWDED_S = 0.02  # until a model whose requests find no room looks again; another version's requests hold all of it
-Fresh = tuple[int, float, int]  # a token, its logprob, and the version whose weights computed it
-
-
-@dataclass(slots=True, eq=False)
-class Served:
-    """Weights that requests are sampled with. A change of the weights is an assignment."""
-
-    model: Llama
-    version: int
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """One request. `take` is called on the event loop with its new tokens, whether it has ended, and the error that ended it."""
-
-    name: str
-    ids: list[int]  # prompt and answer
-    limit: int  # the answer ends at this length of both
-    sampling: Sampling
-    take: Callable[[list[Fresh], bool, str | None], None]
-    served: Served | None = None
-    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    cached: int = 0  # number of ids whose keys are in `block`
-    block: "_Block | None" = None
-    row: int = 0
-    mixed: bool = False  # its keys are of several versions
-    cancelled: bool = False
-
-
-class _Block:
-    """Keys and values of running requests. Request i has row i."""
-
-    def __init__(self, model: Llama, rows: int, capacity: int) -> None:
-        self.rows, self.capacity, self.requests = rows, capacity, list[Request]()
-        shape = rows, 2, model.groups, capacity, model.width
-        # Zeros, because what is hidden by a mask must still be a number. The system provides memory when it is written to.
-        like = torch.zeros(0, dtype=model.computed, device=model.device)
-        self.kv = [like.new_zeros(shape) for _ in range(model.layer_count)]  # per layer [B, 2, G, K, D]
-
-    def append(self, request: Request, kv: list[Tensor]) -> None:
-        """Add a request with the keys and values of its first N ids: [2, G, N, D] for each layer."""
-        request.block, request.row = self, len(self.requests)
-        self.requests.append(request)
-        for ours, theirs in zip(self.kv, kv, strict=True):
-            ours[request.row, :, :, : theirs.shape[2]] = theirs
-
-    def remove(self, request: Request, filler: Request) -> None:
-        """Remove a request, and put `filler`, the last request of a block of the same capacity, in its row."""
-        assert filler.block is not None
-        filler.block.requests.pop()
-        if filler is not request:
-            for ours, theirs in zip(self.kv, filler.block.kv, strict=True):
-                ours[request.row, :, :, : filler.cached] = theirs[filler.row, :, :, : filler.cached]
-            filler.block, filler.row = self, request.row
-            self.requests[request.row] = filler
-
-    def kv_of(self, request: Request, count: int) -> list[Tensor]:
-        return [kv[request.row, :, :, :count] for kv in self.kv]
-
-
-@dataclass(slots=True)
-class _Part:
-    """The rows of a step that belong to one block: one token for each of its requests, or several of its only one."""
-
-    block: _Block
-    start: int
-    stop: int
-    longest: int  # keys after this step
-    mask: Tensor | None
-    written: tuple[Tensor, Tensor] | None  # rows and positions of the new keys; None: one request, after `past` keys
-    past: int = 0
 
 
 class Batches:
@@ -117,7 +44,7 @@ class Batches:
         self.max_context = min(model.max_positions, cache.tokens)
         self._waiting = deque[Request]()
         self._running = list[Request]()  # in the order of their arrival
-        self._blocks = list[_Block]()
+        self._blocks = list[KvBlock]()
         self._changed = threading.Condition()
         self._between = list[Callable[[], None]]()  # to do before the next step
         self._paused = self._stopped = False
@@ -264,7 +191,7 @@ class Batches:
                 return  # it waits for another request to compute its beginning, or for memory
             with self._changed:
                 self._waiting.popleft()
-            block = _Block(self.served.model, 1, capacity)
+            block = KvBlock(self.served.model, 1, capacity)
             self._blocks.append(block)
             block.append(request, kv or [kv[0, :, :, :0] for kv in block.kv])
             request.cached, request.mixed = shared, False
@@ -322,7 +249,7 @@ class Batches:
         self._take_out(request)
         partial = (other for other in self._blocks if other.capacity == capacity and 1 < other.rows > len(other.requests))
         if (free := next(partial, None)) is None:
-            free = _Block(self.served.model, rows, capacity)
+            free = KvBlock(self.served.model, rows, capacity)
             self._blocks.append(free)
         free.append(request, kv)
 
@@ -340,13 +267,13 @@ class Batches:
 
     def _step(self) -> None:
         model, runs = self.served.model, list[tuple[Llama, int, int]]()
-        ids, positions, parts, last, sampled = list[int](), list[int](), list[_Part](), list[int](), list[Request]()
-        decoding = sum(len(block.requests) for block in self._blocks if not _is_prompt(block))
+        ids, positions, parts, last, sampled = list[int](), list[int](), list[Part](), list[int](), list[Request]()
+        decoding = sum(len(block.requests) for block in self._blocks if not is_prompt(block))
         room = min(_CHUNK, self._batch_tokens) if decoding else self._batch_tokens
         for block in self._blocks:
             start = len(ids)
             for request in block.requests:
-                count = min(len(request.ids) - request.cached, max(room, 0)) if _is_prompt(block) else 1
+                count = min(len(request.ids) - request.cached, max(room, 0)) if is_prompt(block) else 1
                 assert request.served is not None
                 if runs and runs[-1][0] is request.served.model:
                     runs[-1] = request.served.model, runs[-1][1], len(ids) + count
@@ -358,12 +285,10 @@ class Batches:
                     last.append(len(ids) - 1)
                     sampled.append(request)
             if len(ids) > start:
-                parts.append(
-                    _prompt_part(model, block, start, len(ids)) if _is_prompt(block) else _decode_part(model, block, start)
-                )
-                room -= len(ids) - start if _is_prompt(block) else 0
+                parts.append(prompt_part(model, block, start, len(ids)) if is_prompt(block) else decode_part(model, block, start))
+                room -= len(ids) - start if is_prompt(block) else 0
         ids_T, positions_T = torch.tensor([ids, positions]).to(model.device)
-        states_TD = self._model_of(runs).forward(ids_T, positions_T, _attend(model, parts))
+        states_TD = self._model_of(runs).forward(ids_T, positions_T, attend(model, parts))
         for part in parts:
             for request in part.block.requests:
                 request.cached += 1 if part.written is not None else part.stop - part.start
@@ -405,52 +330,3 @@ def _deliver(results: list[tuple[Request, Fresh, bool]]) -> None:
     for request, fresh, ended in results:
         if not request.cancelled:
             request.take([fresh], ended, None)
-
-
-def _is_prompt(block: _Block) -> bool:
-    """Whether the block's only request has more than one id to compute."""
-    return len(block.requests) == 1 and len(block.requests[0].ids) - block.requests[0].cached > 1
-
-
-def _prompt_part(model: Llama, block: _Block, start: int, stop: int) -> _Part:
-    past, count = block.requests[0].cached, stop - start
-    mask = torch.ones(count, past + count, dtype=torch.bool, device=model.device).tril(past) if past else None
-    return _Part(block, start, stop, past + count, mask, None, past)
-
-
-def _decode_part(model: Llama, block: _Block, start: int) -> _Part:
-    positions_B = torch.tensor([request.cached for request in block.requests])
-    longest = int(positions_B.max()) + 1
-    mask = None
-    if int(positions_B.min()) + 1 < longest:
-        hidden_BK = torch.arange(longest) > positions_B.unsqueeze(1)
-        # Rows of a multiple of 8 numbers: kernels of GPUs copy others into such rows, in each layer.
-        wide_BK = torch.zeros(len(positions_B), -(-longest // 8) * 8, dtype=model.computed, device=model.device)
-        mask_BK = wide_BK[:, :longest].masked_fill_(hidden_BK.to(model.device), float("-inf"))
-        mask = mask_BK[:, None, None].expand(-1, -1, model.heads // model.groups, -1)
-    written = torch.stack([torch.arange(len(positions_B)), positions_B]).to(model.device)
-    return _Part(block, start, start + len(positions_B), longest, mask, (written[0], written[1]))
-
-
-def _attend(model: Llama, parts: list[_Part]) -> Callable[[int, Tensor], Tensor]:
-    """The attention of a step, see `Llama.forward`. It writes the new keys and values to the blocks first."""
-
-    def attend(layer: int, qkv_THD: Tensor) -> Tensor:
-        mixed = [_mixed(model, part, part.block.kv[layer], qkv_THD[part.start : part.stop]) for part in parts]
-        return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-    return attend
-
-
-def _mixed(model: Llama, part: _Part, kv_B2GKD: Tensor, qkv_THD: Tensor) -> Tensor:
-    queries, new_T2GD = qkv_THD[:, : model.heads], qkv_THD[:, model.heads :].unflatten(1, (2, -1))
-    if part.written is None:
-        kv_B2GKD[0, :, :, part.past : part.longest] = new_T2GD.permute(1, 2, 0, 3)
-        k, v = kv_B2GKD[0, :, :, : part.longest]
-        return attention(queries.transpose(0, 1), k, v, causal=part.mask is None, mask_TK=part.mask)
-    rows_B, positions_B = part.written
-    kv_B2GKD[rows_B, :, :, positions_B] = new_T2GD
-    k, v = kv_B2GKD[: len(rows_B), :, :, : part.longest].unbind(1)
-    # Heads that share a key head are that head's queries, so nothing is repeated.
-    mixed = scaled_dot_product_attention(queries.unflatten(1, (model.groups, -1)), k, v, attn_mask=part.mask)
-    return mixed.flatten(1)

@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from clawctl.config import Recipe
 from clawctl.engines import EngineFailure, Swap
-from clawctl.engines.embedded.batches import Batches, Fresh, Request, Served
+from clawctl.engines.embedded.batches import Batches
+from clawctl.engines.embedded.blocks import Fresh, Request, Served
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.grammars import Grammar

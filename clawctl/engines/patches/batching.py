@@ -16,7 +16,7 @@ from transformers import AttentionInterface, ContinuousBatchingConfig, Generatio
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 
 from clawctl.config import Recipe
-from clawctl.engines.embedded.batches import Request
+from clawctl.engines.embedded.blocks import Request
 from clawctl.engines.embedded.frames import Sampling
 from clawctl.engines.embedded.steering import Steering
 from clawctl.engines.patches import paged_attention

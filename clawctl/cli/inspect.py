@@ -99,6 +99,22 @@ def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    second: Annotated[Path, typer.Argument(metavar="RUN", help="The run that is compared with it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs. It shows versions, turns, complaints per 100 turns and eval scores of the live versions, and whether they
+    differ by more than chance.
+
+    Example: `clawctl inspect compare runs/mine runs/other`
+    """
+    from clawctl.inspect.compare import show_comparison
+
+    show_comparison(open_run(first, create=False), open_run(second, create=False), as_json)
+
+
+@app.command()
 def health(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """Show the stages and their problems. It also counts waiting, lost and untrained turns, with reasons.
 

@@ -18,7 +18,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
 
 _MAX_SHOWN = 4  # the number of measurements in the five lines
-_FEWEST = 10  # rates are compared only if both have at least this many judged turns
+FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
 Change = Literal["better", "worse", "no difference"]
 
@@ -191,10 +191,10 @@ def _complaints(rates: dict[int, Rate], live: dict[str, Any], policies: list[dic
     now = rates.get(live["version"], Rate(0, 0))
     earlier = [rates[version] for version in ancestors if version in rates]
     before = Rate(sum(rate.bad for rate in earlier), sum(rate.of for rate in earlier))
-    change = lower(now, before) if min(now.of, before.of) >= _FEWEST else None
+    change = lower(now, before) if min(now.of, before.of) >= FEWEST else None
     text = f"{_rate(now)} with the live version, {_rate(before)} with earlier ones"
     if now.of and change is None:
-        text += f"; too few to compare (at least {_FEWEST} each)"
+        text += f"; too few to compare (at least {FEWEST} each)"
     numbers = {name: {"bad": rate.bad, "of": rate.of, "per_100": rate.per_100} for name, rate in (("now", now), ("before", before))}
     return {"change": change, "words": text, **numbers}
 

@@ -1,0 +1,208 @@
+"""One box that serves and trains: how long requests wait, and how much of the idle time is trained.
+
+  off      requests, and no training
+  alone    training, and no requests
+  always   both, with `train.when: always`
+  idle     both, with `train.when: idle`
+
+Each case runs `clawctl serve` and `clawctl train` on a new run with generated turns. `serve` is pinned to version 0, so that no
+swap is measured. A person sends a request, reads the answer and waits before the next one, `--think` seconds on average. With
+`--device cuda` both stages use the GPU. `--quick` takes the tiny model `crafts` and ten seconds a case.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import orjson
+import yaml
+
+from clawctl.config import Recipe, load_recipe
+from clawctl.process import die_with_parent
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.endpoint import own_endpoint
+from clawctl.run.policies import ensure_base_policy
+from clawctl.run.rows import Turn, Verdict
+from clawctl.run.shards import write_turns, write_verdicts
+from scripts.benchmarks.circle import CLAWCTL, ENVIRONMENT, wait_until
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.train_turns import make_single_turns
+
+_BATCH, _STEPS, _VOCABULARY = 4, 400, 1000
+_DEVICES = ("cpu", "cuda")
+_START_S = 300.0
+
+
+@dataclass(slots=True)
+class Person:
+    """Asks one request after the other."""
+
+    first_token_s: list[float] = field(default_factory=list)
+    refused: int = 0
+    asking_s: float = 0.0
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--device", choices=_DEVICES, default="cpu", help="where both stages compute")
+    parser.add_argument("--model", default="smollm2", help="the model that is served and trained")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each case")
+    parser.add_argument("--think", type=float, default=4.0, help="mean seconds between an answer and the next request")
+    options = parser.parse_args()
+    model, seconds, think = ("crafts", 10.0, 1.0) if options.quick else (options.model, options.seconds, options.think)
+    with tempfile.TemporaryDirectory() as folder:
+        report("box", measure(Path(folder), model, options.device, seconds, think), options.json)
+
+
+def measure(folder: Path, model: str, device: str, seconds: float, think: float) -> list[Row]:
+    people, steps, rows, memory = dict[str, Person](), dict[str, float](), list[Row](), list[float]()
+    for case, when, asked in (("off", None, True), ("alone", "always", False), ("always", "always", True), ("idle", "idle", True)):
+        recipe = write_recipe(folder / f"{case}.yaml", model, device, when or "always")
+        run = make_run(folder / case, load_recipe(recipe), 0 if when is None else _BATCH * _STEPS)
+        with stage("serve", run, recipe, device, "--intercept", "--pin", "0") as serve:
+            wait_until(run.server.exists, _START_S, "the server did not start", serve)
+            person = people[case] = Person()
+            ask(run, recipe, Person())  # warms up
+            if when is None:
+                talk(run, recipe, person, seconds, think)
+                continue
+            with stage("train", run, recipe, device) as train:
+                wait_until(run.steps.exists, _START_S, "no step was made", train)
+                before, began = steps_made(run), time.monotonic()
+                if asked:
+                    talk(run, recipe, person, seconds, think)
+                else:
+                    time.sleep(seconds)
+                idle_s = time.monotonic() - began - person.asking_s
+                steps[case] = 60 * (steps_made(run) - before) / idle_s
+                memory = [sum(map(resident_mb, family(process.pid))) for process in (serve, train)]
+            lost = len(list(run.ledger.glob("skipped-*.json")))
+            rows.append(Row(case, "lost_microbatches", lost / max(1.0, steps_made(run)), "share"))
+    alone_ms = 1e3 * p95(people["off"])
+    rows += [Row("off", "first_token_ms_p95", alone_ms, "ms")]
+    rows += [Row(case, "first_token_added_ms_p95", 1e3 * p95(people[case]) - alone_ms, "ms") for case in ("always", "idle")]
+    rows += [Row(case, "refused_requests", person.refused, "") for case, person in people.items() if case != "alone"]
+    rows += [Row(case, "requests", len(person.first_token_s), "") for case, person in people.items() if case != "alone"]
+    rows += [Row(case, "steps_per_idle_minute", value, "1/min") for case, value in steps.items()]
+    rows += [Row(case, "steps_per_idle_minute_ratio", steps[case] / steps["alone"], "ratio") for case in ("always", "idle")]
+    return [*rows, *(Row("idle", f"{name}_mb", value, "MB") for name, value in zip(("serve", "train"), memory, strict=True))]
+
+
+def write_recipe(path: Path, model: str, device: str, when: str) -> Path:
+    train = {
+        "method": "binary", "lr": 1e-6, "batch_turns": _BATCH, "lora": {"rank": 8}, "tokens_per_microbatch": 1024, "threads": 1,
+        "when": when, "idle_s": 0.2, "max_staleness": 10 * _STEPS, "max_mismatch": 1e6, "turn_bound": None, "keep_turn_records": 0,
+        "dtype": "bfloat16" if device == "cuda" else "float32",
+    }  # fmt: skip
+    serve = {"port": 0, "threads": 1, "kv_cache_tokens": 8192, "max_tokens": 24}
+    recipe = {"model": {"path": model, "dtype": "float32" if device == "cpu" else "auto"}, "serve": serve, "train": train}
+    path.write_text(yaml.safe_dump(recipe))
+    return path
+
+
+def recipes(folder: Path) -> list[Path]:
+    """For `scripts/bench all --rehearse`."""
+    both = [(when, device) for when in ("always", "idle") for device in _DEVICES]
+    return [write_recipe(folder / f"{when}-{device}.yaml", "crafts", device, when) for when, device in both]
+
+
+def make_run(folder: Path, recipe: Recipe, count: int) -> RunDir:
+    """A run with turns whose tokens are drawn, and rewards that alternate."""
+    run = open_run(folder)
+    ensure_base_policy(run, recipe.model.path)
+    turns = [
+        turn_of(f"t{index:05d}", prompt, said) for index, (prompt, said) in enumerate(make_single_turns(count, 120, _VOCABULARY))
+    ]
+    if turns:
+        write_turns(run.turn_shard("a"), turns)
+        verdicts = [Verdict(turn.turn_id, 1.0 if i % 2 else -1.0, [], None, [], "box", None, 0.0) for i, turn in enumerate(turns)]
+        write_verdicts(run.verdicts / "a.parquet", verdicts)
+    return run
+
+
+def turn_of(name: str, prompt: list[int], said: list[int]) -> Turn:
+    return Turn(
+        turn_id=name, session_id=f"s-{name}", parent_turn_id=None, turn_index=0, kind="main", source="serve", task_id=None,
+        group_id=None, user="default", created_at=time.time(), messages=[{"role": "user", "content": "?"}], tools=None,
+        response={"role": "assistant", "content": "!"}, next_state=[{"role": "user", "content": "."}], prompt_ids=prompt,
+        completion_ids=said, logprobs=[-5.0] * len(said), policy_version=0, policy_version_end=0, temperature=1.0, top_p=1.0,
+        top_k=0, finish_reason="stop", outcome_reward=None, feedback=None, trainable=True, untrainable_reason=None, allowed=None,
+    )  # fmt: skip
+
+
+@contextmanager
+def stage(name: str, run: RunDir, recipe: Path, device: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = ENVIRONMENT | ({"CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {})
+    command = [*CLAWCTL, name, "--run", str(run.root), "--recipe", str(recipe), *arguments]
+    with (run.root.parent / f"{run.root.name}-{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, preexec_fn=die_with_parent())
+        try:
+            yield process
+        except SystemExit as error:
+            raise SystemExit(f"{error}\n{Path(log.name).read_text()[-2000:]}") from error
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def talk(run: RunDir, recipe: Path, person: Person, seconds: float, think: float) -> None:
+    draw, end, stop = random.Random(0), time.monotonic() + seconds, threading.Event()
+    while time.monotonic() < end:
+        ask(run, recipe, person)
+        stop.wait(min(draw.expovariate(1 / think), max(0.0, end - time.monotonic())))
+
+
+def ask(run: RunDir, recipe: Path, person: Person) -> None:
+    """One streamed request of a person."""
+    server = own_endpoint(run, load_recipe(recipe))
+    body = {"model": server.model, "messages": [{"role": "user", "content": "How are you today?"}], "stream": True}
+    headers = {"authorization": f"Bearer {server.api_key}", "content-type": "application/json"}
+    began, first = time.monotonic(), None
+    try:
+        request = urllib.request.Request(f"{server.url}/chat/completions", orjson.dumps(body), headers)
+        with urllib.request.urlopen(request, timeout=120) as response:
+            for line in response:
+                if first is None and line.startswith(b"data: {") and json.loads(line[6:])["choices"]:
+                    first = time.monotonic() - began
+    except (OSError, ValueError):
+        person.refused += 1
+    if first is not None:
+        person.first_token_s.append(first)
+    person.asking_s += time.monotonic() - began
+
+
+def p95(person: Person) -> float:
+    return float(np.quantile(person.first_token_s, 0.95)) if person.first_token_s else float("nan")
+
+
+def steps_made(run: RunDir) -> float:
+    return float(len(run.steps.read_bytes().splitlines())) if run.steps.exists() else 0.0
+
+
+def family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    below = [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
+    return [pid, *(each for child in below for each in family(child))]
+
+
+def resident_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,12 @@ _BLOCK = {
 
 
 def write_gguf(
-    path: Path, architecture: str = "llama", template: str | None = TEMPLATE, positions: int = 2048, seed: int = 0
+    path: Path,
+    architecture: str = "llama",
+    template: str | None = TEMPLATE,
+    positions: int = 2048,
+    seed: int = 0,
+    size: float = 0.05,
 ) -> Path:
     tokens = ["<unk>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "he"]
     writer = GGUFWriter(path, architecture)
@@ -45,7 +50,7 @@ def write_gguf(
     shapes = {"token_embd": (len(tokens), _WIDTH), "output_norm": (_WIDTH,)}
     shapes |= {f"blk.{layer}.{name}": shape for layer in range(_LAYERS) for name, shape in _BLOCK.items()}
     for name, shape in shapes.items():
-        writer.add_tensor(f"{name}.weight", draws.normal(0, 0.05, shape).astype(np.float32))
+        writer.add_tensor(f"{name}.weight", draws.normal(0, size, shape).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

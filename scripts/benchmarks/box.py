@@ -39,7 +39,7 @@ from scripts.benchmarks.circle import CLAWCTL, ENVIRONMENT, wait_until
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.train_turns import make_single_turns
 
-_BATCH, _STEPS, _VOCABULARY = 4, 400, 1000
+_BATCH, _STEPS, _VOCABULARY = 2, 800, 1000
 _DEVICES = ("cpu", "cuda")
 _START_S = 300.0
 
@@ -95,7 +95,8 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
     rows += [Row(case, "refused_requests", person.refused, "") for case, person in people.items() if case != "alone"]
     rows += [Row(case, "requests", len(person.first_token_s), "") for case, person in people.items() if case != "alone"]
     rows += [Row(case, "steps_per_idle_minute", value, "1/min") for case, value in steps.items()]
-    rows += [Row(case, "steps_per_idle_minute_ratio", steps[case] / steps["alone"], "ratio") for case in ("always", "idle")]
+    shares = {case: steps[case] / steps["alone"] if steps["alone"] else None for case in ("always", "idle")}
+    rows += [Row(case, "steps_per_idle_minute_ratio", share, "ratio") for case, share in shares.items()]
     return [*rows, *(Row("idle", f"{name}_mb", value, "MB") for name, value in zip(("serve", "train"), memory, strict=True))]
 
 
@@ -122,7 +123,7 @@ def make_run(folder: Path, recipe: Recipe, count: int) -> RunDir:
     run = open_run(folder)
     ensure_base_policy(run, recipe.model.path)
     turns = [
-        turn_of(f"t{index:05d}", prompt, said) for index, (prompt, said) in enumerate(make_single_turns(count, 120, _VOCABULARY))
+        turn_of(f"t{index:05d}", prompt, said) for index, (prompt, said) in enumerate(make_single_turns(count, 40, _VOCABULARY))
     ]
     if turns:
         write_turns(run.turn_shard("a"), turns)
@@ -176,7 +177,8 @@ def ask(run: RunDir, recipe: Path, person: Person) -> None:
         request = urllib.request.Request(f"{server.url}/chat/completions", orjson.dumps(body), headers)
         with urllib.request.urlopen(request, timeout=120) as response:
             for line in response:
-                if first is None and line.startswith(b"data: {") and json.loads(line[6:])["choices"]:
+                choices = json.loads(line[6:])["choices"] if first is None and line.startswith(b"data: {") else []
+                if choices and choices[0]["delta"].get("content"):
                     first = time.monotonic() - began
     except (OSError, ValueError):
         person.refused += 1

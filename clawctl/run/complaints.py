@@ -60,9 +60,10 @@ def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
 def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
     rise: Rise | None = None
     begin = 0  # index of the first turn after the last change
+    complained = np.array([reaction.complained for reaction in stream], dtype=np.float64)
     for end in range(1, len(stream) + 1):
         begin = max(begin, end - MAX_TURNS)
-        flags = np.array([reaction.complained for reaction in stream[begin:end]], dtype=np.float64)
+        flags = complained[begin:end]
         split = change_point(flags)
         if split is None:
             continue
@@ -95,7 +96,6 @@ def _divergence(p: NDArray[np.float64], q: float) -> NDArray[np.float64]:
     """kl(Bernoulli(p), Bernoulli(q)) in nats, with 0 log 0 = 0."""
     if q in (0.0, 1.0):
         return np.zeros_like(p)  # all values are equal, so p is q
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ones, zeros = p * np.log(p / q), (1 - p) * np.log((1 - p) / (1 - q))
-    total: NDArray[np.float64] = np.nan_to_num(ones, nan=0.0) + np.nan_to_num(zeros, nan=0.0)
+    ones, zeros = p * np.log(np.where(p > 0, p, 1) / q), (1 - p) * np.log(np.where(p < 1, 1 - p, 1) / (1 - q))
+    total: NDArray[np.float64] = ones + zeros
     return total

@@ -1,0 +1,149 @@
+"""What it costs to serve a policy for each person, beside one policy for all: throughput, a cold adapter, disk, and leaks.
+
+    scripts/bench people                    SmolLM2, 8 people who ask at the same time
+    scripts/bench people --people 16
+    scripts/bench people --quick            a tiny model
+
+Each person has an adapter of random weights in the embedded engine. `throughput_ratio_one_adapter` divides the tokens per second of
+answers by everybody's own adapter by those of as many answers by one adapter. `others_change_max` is the largest change of the
+others' logprobs of given ids after one person's policy got a new version.
+"""
+
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+
+from clawctl.config import Recipe
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.keys import add_key
+from clawctl.run.policies import begin_policy, ensure_base_policy, move_live, publish_policy
+from clawctl.run.rows import Policy
+from scripts.benchmarks import streams
+from scripts.benchmarks.table import Row, make_parser, report
+
+_TOKENS, _ROUNDS = 48, 3
+_CHAT = "/v1/chat/completions"
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--people", type=int, default=8)
+    parser.add_argument("--rank", type=int, default=16)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+        rows = measure(Path(folder), "crafts" if options.quick else "smollm2", options.people, options.rank)
+    report("people", rows, options.json)
+
+
+def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
+    settings = {
+        "model": {"path": model, "name": "policy"},
+        "serve": {"port": 0, "api_key": streams.KEY, "max_tokens": _TOKENS, "limits": {"concurrent_per_key": people}},
+        "policies": {"per": "key", "loaded": people},
+        "train": {"lora": {"rank": rank}},
+    }
+    recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
+    ensure_base_policy(run, model)
+    weights = adapters(recipe, people + 2)
+    publish(run, 1, recipe, next(weights))
+    move_live(run, 1)
+    names = [f"person{i}" for i in range(people)]
+    keys = {name: add_key(run, name, begin_policy(run, name)) for name in names}
+    for name in names:
+        publish(run.of(name), 1, recipe, next(weights))
+        move_live(run.of(name), 1)
+    size = sum(file.stat().st_size for file in run.of(names[0]).version_folder(1).iterdir())
+    with streams.clawctl(folder, settings) as (url, _):
+        cold = [answer_s(url, key) for key in keys.values()]
+        warm = [answer_s(url, key) for key in keys.values()]
+        one, own = [], []
+        for _ in range(_ROUNDS):  # alternately, because the machine changes
+            one.append(tokens_per_s(url, [streams.KEY] * people))
+            own.append(tokens_per_s(url, list(keys.values())))
+        before = [score(url, f"policy@{name}@1") for name in names[1:]]
+        publish(run.of(names[0]), 2, recipe, next(weights))
+        move_live(run.of(names[0]), 2)
+        old, new = (score(url, f"policy@{names[0]}@{version}") for version in (1, 2))
+        after = [score(url, f"policy@{name}@1") for name in names[1:]]
+    assert difference(old, new) > 0, "the new version changes nothing, so nothing could leak"
+    case = f"{people} people"
+    return [
+        Row(case, "throughput_ratio_one_adapter", statistics.median(own) / statistics.median(one), "ratio"),
+        Row(case, "tokens_per_s", statistics.median(own), "tokens/s"),
+        Row(case, "others_change_max", max(map(difference, before, after), default=0.0), "nats"),
+        Row(case, "mb_per_person", size / 1e6, "MB"),
+        Row(case, "cold_first_token_added_ms", 1000 * (statistics.median(cold) - statistics.median(warm)), "ms"),
+    ]
+
+
+def adapters(recipe: Recipe, count: int) -> Any:
+    """Yield models with adapters of different random weights."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    lora = recipe.train.lora
+    assert lora is not None
+    config = LoraConfig(r=lora.rank, lora_alpha=int(lora.alpha), target_modules=lora.targets, task_type="CAUSAL_LM")
+    module = get_peft_model(AutoModelForCausalLM.from_pretrained(recipe.model_path, dtype=torch.float32), config)
+    for seed in range(count):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            for name, weight in module.named_parameters():
+                if "lora_" in name:
+                    weight.normal_(0, 0.01)
+        yield module
+
+
+def publish(run: RunDir, version: int, recipe: Recipe, module: Any) -> None:
+    policy = Policy(version, version - 1, version, "combine", "adapter", recipe.model.path, [], None, {}, time.time())
+    publish_policy(run, policy, lambda folder: module.save_pretrained(folder))
+
+
+def body(number: int, tokens: int = _TOKENS) -> dict[str, Any]:
+    messages = [{"role": "user", "content": f"Tell me about the number {number}."}]
+    return {"model": "policy", "messages": messages, "max_tokens": tokens}
+
+
+def tokens_per_s(url: str, keys: list[str]) -> float:
+    """Of one answer for each key, all at the same time."""
+
+    def answer(number: int, key: str) -> int:
+        sent = httpx.post(url + _CHAT, json=body(number), headers=named(key), timeout=120)
+        return int(sent.raise_for_status().json()["usage"]["completion_tokens"])
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(len(keys)) as threads:
+        tokens = sum(threads.map(answer, range(len(keys)), keys))
+    return tokens / (time.perf_counter() - began)
+
+
+def answer_s(url: str, key: str) -> float:
+    """Seconds until an answer of one token."""
+    began = time.perf_counter()
+    httpx.post(url + _CHAT, json=body(0, 1), headers=named(key), timeout=120).raise_for_status()
+    return time.perf_counter() - began
+
+
+def named(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def score(url: str, model: str) -> list[float]:
+    given = {"model": model, "ids": list(range(40, 80))}
+    answer = httpx.post(f"{url}/v1/score", content=orjson.dumps(given), headers=named(streams.KEY), timeout=60)
+    return list(answer.raise_for_status().json()["logprobs"])
+
+
+def difference(ours: list[float], theirs: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+
+
+if __name__ == "__main__":
+    main()

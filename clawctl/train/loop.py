@@ -32,7 +32,7 @@ from clawctl.train.trackers import Tracker, open_trackers, track
 from clawctl.trainers import Model, Trainer
 
 log = logging.getLogger("clawctl.train")
-_LOOK_S = 0.5
+_LOOK_S = 0.1
 
 
 def run_training(

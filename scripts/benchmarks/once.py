@@ -8,7 +8,8 @@
   two-people       two keys with opposite wishes, each met by the notes in its own prompts
   control          a sentence that asks for nothing
   judge, reply, both NAME   without notes and practice: everyday requests, each followed by the wish in the person's next message
-                   (`reply`), as the comment of a rating (`judge`), or as both; `train.hint` has that name, for --steps steps
+                   (`reply`), as the comment of a rating (`judge`), or as both; `train.hint` has that name, for --steps steps.
+                   `teacher` is version 0 with the teacher's prompts
   kinds            what a judge makes of 127 replies (`once_kinds`); it needs --endpoint and --model
 
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
@@ -26,9 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.run.endpoint import Endpoint
+from clawctl.run.hint_places import after_reply, with_hint
 from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, read_notes
 from clawctl.run.policies import live_version
+from clawctl.run.rows import Message
 from scripts.benchmarks.circle import wait_until
 from scripts.benchmarks.once_kinds import kinds
 from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, rate, running, talk, write_recipe
@@ -135,6 +138,7 @@ def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) 
     with running(recipe.with_suffix(""), recipe):
         circle = Circle(recipe.with_suffix(""))
         before, facts = answers(circle, "off"), statistics.fmean(circle.facts(0, None))
+        told = circle.answers(0, [hindsight(hint, NOTES[name], *pair) for pair in zip(requests(), before, strict=True)], MAX_TOKENS)
         texts, batch = lines("past_requests.txt"), circle.recipe.train.batch_turns
         for step in range(steps):
             with ThreadPoolExecutor(batch) as threads:
@@ -142,14 +146,23 @@ def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) 
                 sessions = [f"{step}-{number}" for number in range(batch)]
                 list(threads.map(partial(react, circle, hint, NOTES[name]), asked, sessions))
             wait_until(partial(is_live, circle, step + 1), LONGEST_S, f"{case}: version {step + 1} did not go live")
-        after = answers(circle, "off")
-        right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None))
+        after = answers(circle, "off") if steps else before
+        right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None)) if steps else facts
     return [
         Row(case, "untrained", share([name], before), "share"),
+        Row(case, "teacher", share([name], told), "share"),
         Row(case, "weights_only", share([name], after), "share"),
         Row(case, "facts_change", right - facts, "share"),
         Row(case, "unreadable_share", sum(unreadable(answer, False) for answer in after) / len(after), "share"),
     ]
+
+
+def hindsight(hint: str, wish: str, text: str, answer: str) -> list[Message]:
+    """The prompt of the teacher of such an answer."""
+    asked: list[Message] = [{"role": "user", "content": text}]
+    if hint != "judge":
+        asked = after_reply(asked, {"role": "assistant", "content": answer}, [{"role": "user", "content": wish}]) or []
+    return asked if hint == "reply" else with_hint(asked, wish, "line")
 
 
 def react(circle: Circle, hint: str, wish: str, text: str, session: str) -> None:

@@ -36,7 +36,8 @@ from clawctl.run.endings import MAX_TRIES
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.episodes import EpisodeSpec, Played, SpecFile, content_hash
 from clawctl.run.feedback import FeedbackFile
-from clawctl.run.outcomes import TRUNCATED, SessionOutcome, by_turn
+from clawctl.run.keys import OWN
+from clawctl.run.outcomes import TRUNCATED, SessionOutcome, by_turn, scoped_id
 
 log = logging.getLogger("play")
 
@@ -58,6 +59,7 @@ class Plan:
     round: int = 0  # a later round plays the same tasks again; its episodes form other groups
     options: Mapping[str, Any] = field(default_factory=dict)  # the environment's options; with others, it is another plan
     sampling: dict[str, Any] = field(default_factory=dict)  # of the agent's calls, for the record
+    key: str = OWN  # name of the API key whose turns the episodes are
 
     @cached_property
     def version(self) -> str:
@@ -259,7 +261,7 @@ class Player:
             session_id=f"{plan.id}-{number}-{attempt}-{secrets.token_hex(4)}", created_at=now, plan=plan.id, environment=plan.name,
             version=plan.version, task_id=quote(task.id, safe=_PLAIN), task_hash=plan.hashes[number], split=task.split,
             seed=plan.seed, number=number, group_id=task.group or f"{plan.id}-{number}", attempt=attempt, attempts=plan.attempts,
-            attempt_try=tries, deadline=now + limit_s, sampling=plan.sampling, worker=self._worker,
+            attempt_try=tries, deadline=now + limit_s, sampling=plan.sampling, worker=self._worker, key=plan.key,
         )  # fmt: skip
         endpoint = episode_endpoint(self._server(), issue(self._secret, spec), spec)
         self._specs.append(spec)
@@ -282,8 +284,9 @@ class Player:
     def _ended(self, spec: EpisodeSpec, outcome: Outcome, seconds: float) -> SessionOutcome:
         told = None if outcome.log is None else self._redact(outcome.log[-_LONGEST_LOG:])
         return SessionOutcome(
-            feedback_id=secrets.token_hex(12), created_at=time.time(), key=spec.key, session_id=spec.session_id,
-            status=outcome.status, reward=None if outcome.reward is None else float(outcome.reward),
+            feedback_id=secrets.token_hex(12), created_at=time.time(), key=spec.key,
+            session_id=scoped_id(spec.key, spec.session_id), status=outcome.status,
+            reward=None if outcome.reward is None else float(outcome.reward),
             parts={name: float(value) for name, value in outcome.parts.items()},
             steps=by_turn(outcome.steps), ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},

@@ -211,7 +211,7 @@ class _Practising:
         environment.practise(self._run, wishes, place)
         seed = time.time_ns() % (1 << 31)
         plan = make_plan(environment, "practice", self._recipe.train.batch_turns, 1, seed)
-        plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature})
+        plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature}, key=key)
         log.info("%s practises %s", key, ", ".join(f"“{note.text}”" for note in wishes) or "without notes, what was taken back")
         backlog = Backlog(self._run, self._recipe.train, self._gaps)
         player = Player(self._run, plan, self._find, self._recipe.play.parallel, self._stop, self._redact, backlog)
@@ -258,7 +258,8 @@ class _Practising:
             log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
             history = (*note.followed, (live or 0, round(followed, 3)))
             if followed >= self._config.learned_at and elsewhere <= _LEAKS:
-                change_note(self._run, key, note.id, state="learned", learned=live, followed=history, reason=None)
+                change = {"state": "learned", "learned": live, "policy": self._policy.policy, "followed": history, "reason": None}
+                change_note(self._run, key, note.id, **change)
                 log.info("%s: “%s” is learned: version %s needs no reminder", key, note.text, live)
             else:
                 reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
@@ -267,6 +268,8 @@ class _Practising:
     def _followed(self, note: Note, requests: Sequence[Asked], place: HintPlace) -> tuple[float, float]:
         """How far the live version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
         model = self._find().model
+        if self._policy.policy != DEFAULT_POLICY:
+            model = own_endpoint(self._policy, self._recipe, live_version(self._policy)).model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model)), 0.0
         plain = [request.messages for request in requests if not request.tools]

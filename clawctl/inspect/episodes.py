@@ -125,10 +125,11 @@ class EpisodeReader:
             return  # `inspect health` counts damaged lines
         if not isinstance(outcome, SessionOutcome) or outcome.episode is None or outcome.turn_ids is not None:
             return
-        if (episode := self._found.get(outcome.session_id)) is not None:
+        session_id = str(outcome.episode["session_id"])
+        if (episode := self._found.get(session_id)) is not None:
             episode.outcome = outcome
         else:
-            self._early[outcome.session_id] = outcome
+            self._early[session_id] = outcome
 
 
 def plans_of(episodes: Iterable[Episode], now: float) -> list[PlayedPlan]:

@@ -20,7 +20,8 @@ from clawctl.run.directory import RunDir
 from clawctl.run.hint_places import used_hint_place, with_hint
 from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_note, remembered
-from clawctl.run.rows import Message, NotesShown, is_plain
+from clawctl.run.policies import live_version
+from clawctl.run.rows import DEFAULT_POLICY, Message, NotesShown, is_plain
 from clawctl.serve.dialects.fields import strings, text
 from clawctl.serve.versions import Versions, is_pinned
 
@@ -37,7 +38,7 @@ class Notes:
         self._clean = redactor_of(recipe.privacy).text
         self._adding = asyncio.Lock()  # a redactor serves one thread at a time
         self._known: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
-        self._ancestry: tuple[int | None, frozenset[int]] = (None, frozenset())
+        self._ancestry: dict[str, tuple[int | None, frozenset[int]]] = {}  # by policy: its live version and the ancestors
 
     async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
         """The request with the notes that hold for it. `/remember WORDS` in its last message adds one first."""
@@ -74,12 +75,12 @@ class Notes:
         said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
         context = self._versions.live.max_context
         fitting, left = [], min(self._recipe.serve.notes_chars, 4 * (context or 1 << 20) // _LARGEST_SHARE)
-        for note in sorted(candidates, key=lambda note: (self._has_learned(note), not note.words, -note.created_at)):
+        for note in sorted(candidates, key=lambda note: (self._has_learned(request.key, note), not note.words, -note.created_at)):
             if note.applies_to(said) and len(note.text) <= left:
                 fitting.append(note)
                 left -= len(note.text)
         fitting.sort(key=lambda note: note.created_at)
-        learned = [note for note in fitting if self._has_learned(note)]
+        learned = [note for note in fitting if self._has_learned(request.key, note)]
         return [note for note in fitting if note not in learned], learned
 
     def of(self, key: str) -> list[Note]:
@@ -99,15 +100,17 @@ class Notes:
         self._known[key] = known
         return sorted((note for _, note in known.values() if note is not None), key=lambda note: (note.created_at, note.id))
 
-    def _has_learned(self, note: Note) -> bool:
-        """Whether the live version descends from the one that needs no reminder."""
-        if note.state != "learned" or note.learned is None:
+    def _has_learned(self, key: str, note: Note) -> bool:
+        """Whether the live version of the key's policy descends from the one that needs no reminder."""
+        people = self._versions.people
+        policy = DEFAULT_POLICY if people is None else people.policy_of(key)
+        if note.state != "learned" or note.learned is None or note.policy != policy:
             return False
-        live = self._versions.live.version
-        if self._ancestry[0] != live:
-            lineage = read_lineage(self._run)
-            self._ancestry = live, frozenset(lineage.ancestry(live))
-        return note.learned in self._ancestry[1]
+        run = self._run.of(policy)
+        live = self._versions.live.version if policy == DEFAULT_POLICY else live_version(run)
+        if self._ancestry.get(policy, (None,))[0] != live:
+            self._ancestry[policy] = live, frozenset(read_lineage(run).ancestry(live))
+        return note.learned in self._ancestry[policy][1]
 
     # ---- over the API ----------------------------------------------------------------------------------------------------
 

@@ -25,8 +25,9 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import with_hint
+from clawctl.run.keys import add_key, begin_policies
 from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
-from clawctl.run.policies import read_policy
+from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.shards import write_turns
 from tests.circle import circle, turns_of, verdicts_of, wait_for
 from tests.environments.test_practice_environment import recipe
@@ -243,10 +244,10 @@ def test_the_server_says_for_how_long_nobody_has_asked_anything(server: Server) 
 # ---- the whole way -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
-def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_away(tmp_path: Path, model_path: Path) -> None:
+def practising(model_path: Path, **sections: Any) -> dict[str, Any]:
+    """A recipe whose stages practise notes."""
     data = recipe_data(model_path, temperature=1.0)
-    data |= {
+    return data | {
         "judge": {"ask": False},
         "collect": {"shard_age_s": 0.2},
         "train": {
@@ -257,7 +258,13 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         "eval": {"holdout": 0},
         "practice": {"when": "idle", "idle_s": 0.2, "steps": 2, "max_tokens": 6, "learned_at": 1.0},
         "up": {"stages": ["serve", "collect", "judge", "train", "practice"]},
+        **sections,
     }  # fmt: skip
+
+
+@pytest.mark.timeout(300)
+def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_away(tmp_path: Path, model_path: Path) -> None:
+    data = practising(model_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(data))
     with circle(tmp_path, path) as (run, _):
@@ -291,3 +298,26 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         path.unlink()
         said = f"has no note '{other.id}'"
         wait_for(lambda: said in (tmp_path / "up.log").read_text(), 120, "a deleted note ends no stage", tmp_path)
+
+
+@pytest.mark.timeout(300)
+def test_a_note_of_a_key_with_its_own_policy_is_practised_in_that_policy_alone(tmp_path: Path, model_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(practising(model_path, policies={"per": "key"})))
+    with circle(tmp_path, path) as (run, _):
+        url, key = yaml.safe_load((run.root / "serve.json").read_text())["url"], add_key(run, "anna", "anna")
+        begin_policies(run)
+        headers, answered = {"authorization": f"Bearer {key}"}, list[int]()
+        wait_for(lambda: httpx.get(f"{url}/models", headers=headers).status_code == 200, 30, "the key is known", tmp_path)
+        for request in REQUESTS:
+            body = {"model": "tiny", "messages": request, "max_tokens": 4, "session_done": True}
+            answered.append(httpx.post(f"{url}/chat/completions", json=body, headers=headers, timeout=60).status_code)
+        assert set(answered) == {200}
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        write_note(run, "anna", replace(add_note(run, "anna", NOTE).note, state="prompted"))
+        wait_for(lambda: read_notes(run, "anna")[0].followed, 150, "the note is practised and measured", tmp_path)
+        played = [turn for turn in turns_of(run) if turn.episode is not None]
+        assert {(turn.user, turn.policy_name) for turn in played} == {("anna", "anna")}
+        assert list_versions(run) == [0], "the shared policy has learned nothing"
+        assert read_policy(run.of("anna"), 1).metrics["practised"] == 4
+        assert read_notes(run, "anna")[0].followed[0][0] == 2

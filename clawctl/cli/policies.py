@@ -58,8 +58,9 @@ def rollback(
 def split(
     names: Annotated[list[str], typer.Argument(help="Names of keys, as in `clawctl keys list`.")], run: RunOption = DEFAULT_RUN
 ) -> None:
-    """Give each of these keys a policy of its own, which begins with the weights that the shared policy has now. It takes effect
-    with `policies.per: key` in the recipe.
+    """Give each of these keys a policy of its own.
+
+    It begins with the weights that the shared policy has now, and takes effect with `policies.per: key` in the recipe.
 
     Example: `clawctl policies split anna bert --run runs/mine`
     """

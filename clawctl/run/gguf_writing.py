@@ -76,7 +76,7 @@ def _copy(writer: Any, reader: Any, written: set[str]) -> None:
 
 
 def _scales_rope(config: Any) -> bool:
-    return (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default"
+    return bool((getattr(config, "rope_parameters", None) or {}).get("rope_type", "default") != "default")
 
 
 def _interleaved(weight_OI: np.ndarray, heads: int) -> np.ndarray:

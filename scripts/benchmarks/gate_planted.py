@@ -210,7 +210,7 @@ def _caught_by(run: RunDir, recipe: Recipe, version: int) -> list[Finding]:
     """Return the rows that found a version worse. None did if it went live, or was refused only for lack of evidence."""
     policy = Policy(version, 0, version, "combine", "full", recipe.model.path, [], None, {}, time.time())
     publish_policy(run, policy, lambda folder: None)
-    Follower(run, recipe, threading.Event(), as_json=False).follow(once=True)
+    Follower(run, recipe, threading.Event(), as_json=False).catch_up(once=True)
     if live_version(run) == version:
         move_live(run, 0, by="bench")
     record = read_record(run, version) or {}

@@ -15,7 +15,7 @@ import pytest
 from clawctl.config import Recipe, dump_recipe
 from clawctl.errors import ClawError
 from clawctl.eval.results import write_record
-from clawctl.eval.worker import Follower, evaluate, measure_by_hand
+from clawctl.eval.worker import Follower, evaluate, follow, measure_by_hand
 from clawctl.run.capabilities import Measurement, episode_secret, read_capability
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
@@ -68,7 +68,7 @@ def record(run: RunDir, version: int) -> dict[str, Any]:
 
 
 def follow_once(run: RunDir, recipe: Recipe = GATED) -> None:
-    Follower(run, recipe, threading.Event(), as_json=False).follow(once=True)
+    Follower(run, recipe, threading.Event(), as_json=False).catch_up(once=True)
 
 
 def asked_of(server: Answering) -> list[int]:
@@ -283,8 +283,8 @@ def test_a_version_that_the_server_cannot_serve_stays_out(tmp_path: Path) -> Non
         follower = Follower(run, GATED, threading.Event(), as_json=False)
         for _ in range(2):
             with pytest.raises(ClawError, match="status 404"):
-                follower.follow(once=True)
-        follower.follow(once=True)
+                follower.catch_up(once=True)
+        follower.catch_up(once=True)
     assert live_version(run) == 0
     assert record(run, 1)["decision"]["promote"] is False
     assert "status 404" in record(run, 1)["decision"]["reason"]
@@ -309,7 +309,7 @@ def test_a_missing_server_is_an_error_for_one_version_and_patience_for_a_followe
         measure_by_hand(run, GATED, 1, threading.Event())
     (run.root / "serve.json").unlink()
     stop = threading.Event()
-    follower = threading.Thread(target=lambda: Follower(run, GATED, stop, as_json=False).follow(once=False))
+    follower = threading.Thread(target=lambda: follow(run, GATED, stop, as_json=False, once=False))
     follower.start()
     time.sleep(0.5)
     with answering(versions_that({0: bad, 1: good})) as server:
@@ -421,11 +421,11 @@ def test_where_the_live_version_cannot_be_measured_the_anchors_still_keep_a_bad_
         follower = Follower(run, GATED, threading.Event(), as_json=False)
         for _ in range(2):
             with pytest.raises(ClawError, match="status 404"):
-                follower.follow(once=True)
-        follower.follow(once=True)
+                follower.catch_up(once=True)
+        follower.catch_up(once=True)
         assert record(run, 2)["decision"]["promote"] is False
         assert "below the 1.00 of the base (version 0)" in record(run, 2)["decision"]["reason"]
         publish(run, 3, parent=1)
-        follower.follow(once=True)
+        follower.catch_up(once=True)
     assert live_version(run) == 3
     assert "the live version itself" in record(run, 3)["decision"]["reason"]

@@ -90,7 +90,7 @@ def scored(of: dict[int, Callable[[int], float]]) -> Callable[[dict[str, Any]], 
 
 
 def follow_once(run: RunDir, recipe: Recipe, stop: threading.Event | None = None) -> None:
-    Follower(run, recipe, stop or threading.Event(), as_json=False).follow(once=True)
+    Follower(run, recipe, stop or threading.Event(), as_json=False).catch_up(once=True)
 
 
 def half(number: int) -> float:

@@ -1,36 +1,35 @@
 """scripts/demo: a pretrained model of 135 million weights is told a wish once, practises it, and then needs no reminder.
 
-`clawctl up recipes/smollm2.yaml` serves, collects, judges and trains. A person asks twelve everyday requests and rates one answer
-badly, with the wish as the comment. `clawctl play practice` practises it. At the end a table, a picture and a page compare the
+`clawctl up recipes/smollm2.yaml` serves, collects, judges, trains and practises. A person asks twelve everyday requests and rates
+one answer badly, with the wish as the comment and "remember". The next prompts have it as a note. `clawctl practice`
+practises it while nobody asks anything, until the model follows it without. At the end a table, a picture and a page compare the
 answers to requests that the model has not seen.
 """
 
 import argparse
 import signal
 import sys
-import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Literal
 from uuid import uuid4
 
 from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table
 
-from clawctl.environments.note_cost import is_costly
+from clawctl.run.notes import Note, change_note, read_notes
 from clawctl.run.policies import live_version
-from scripts.benchmarks.circle import ROOT
-from scripts.benchmarks.real_circle import MAX_TOKENS, Circle, lines, playing, practise, rate, running, say, talk, write_recipe
+from scripts.benchmarks.circle import ROOT, wait_until
+from scripts.benchmarks.real_circle import LONGEST_S, MAX_TOKENS, Circle, lines, running, say, talk, write_recipe
 from scripts.benchmarks.real_scorers import unreadable
 from scripts.wish_reader import read_wish
 
-STEPS, UNSEEN, TRIED = 8, 24, 12
+STEPS, UNSEEN = 8, 24
 UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
 DEFAULT = "Answer in one short sentence."
 
@@ -59,7 +58,7 @@ class Column:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wish", action="append", help=f"what you want, in plain words (default: {DEFAULT})")
+    parser.add_argument("--wish", "--once", action="append", help=f"what you want, in plain words (default: {DEFAULT})")
     parser.add_argument("--anyway", action="store_true", help="practise also a wish that is not understood or costs facts")
     parser.add_argument("--talk", action="store_true", help="talk to it yourself")
     options = parser.parse_args()
@@ -68,7 +67,7 @@ def main() -> None:
     wish, began = " ".join(options.wish or [DEFAULT]), time.monotonic()
     root = ROOT / "runs" / time.strftime("demo-%Y%m%d-%H%M%S")
     root.parent.mkdir(exist_ok=True)
-    recipe = write_recipe(root.parent / f"{root.name}.yaml", {} if options.talk else {"train": {"max_steps": STEPS}})
+    recipe = write_recipe(root.parent / f"{root.name}.yaml", {"practice": {"idle_s": 1, "steps": STEPS}})
     console.print("SmolLM2, 135 million weights, starts on this machine …")
     with running(root, recipe):
         circle = Circle(root)
@@ -81,48 +80,51 @@ def main() -> None:
 
 
 def learn(circle: Circle, wish: str, anyway: bool) -> None:
-    """Say the wish once, practise it, and show what has changed."""
+    """Say the wish once, wait until it is learned, and show what has changed."""
     meets = read_wish(wish)
-    first = talk(circle, wish)
+    with console.status("finding out where this model reads a note best …"):
+        wait_until(circle.run.hint_place.exists, LONGEST_S, "no place of notes was chosen")
+    columns = [column(circle, "before", "off")]
+    first = talk(circle, wish, remember=True)
     console.print(f'Twelve everyday requests are answered. "{lines("past_requests.txt")[0]}"\n  [dim]{brief(first)}[/dim]')
-    console.print(f'You rate this answer badly and say, once: [bold]"{wish}"[/bold]')
-    if not understood(circle, wish, meets) and not anyway:
-        return
-    columns = [column(circle, "before", 0), column(circle, "told in each request", 0, wish)]
-    if is_costly(columns[0].right, columns[1].right):
-        lost = f"{columns[0].facts:.2f} to {columns[1].facts:.2f}"
-        print(f"Being told this costs the untrained model facts ({lost} right), and practice would take over what it costs.")
-        if not anyway and not agrees("Practise it all the same?"):
-            print("It is not practised. --anyway practises it without asking.")
+    console.print(f'You rate this answer badly and say, once: [bold]"{wish}"[/bold] It is a note from the next request on.')
+    columns.append(column(circle, "next answers, with the note", "on"))
+    if not understood(columns[1].answers, meets):
+        note = change_note(circle.run, "default", note_of(circle).id, practise=anyway, state="new" if anyway else "not understood")
+        if not note.practise:
             return
-    console.print(f"It practises on your twelve requests, in {STEPS} steps of 16 answers. The server goes on answering.")
+    began = time.monotonic()
+    console.print("Now nobody asks anything, so clawctl practises the note on the twelve requests. The server goes on answering.")
     with console.status("practising …") as status:
-        watching = threading.Event()
-        threading.Thread(target=watch, args=(circle, status, watching), daemon=True).start()
-        seconds = practise(circle, wish, STEPS)
-        watching.set()
-    columns.append(column(circle, "after practice", STEPS))
-    show(circle, wish, meets, columns, seconds)
+        while not is_over(note := note_of(circle), STEPS):
+            status.update(f"{progress(note)}, {time.monotonic() - began:.0f} s")
+            time.sleep(0.5)
+            if not note.practise and (anyway or agrees(f"{note.reason}. Practise it all the same?")):
+                change_note(circle.run, "default", note.id, practise=True)
+            elif not note.practise:
+                print(f"It stays in the prompt and is not practised: {note.reason}. --anyway practises it without asking.")
+                return
+    columns.append(column(circle, "after practice, without the note", "off"))
+    show(circle, note, meets, columns, time.monotonic() - began)
 
 
-def understood(circle: Circle, wish: str, meets: Callable[[str], bool] | None) -> bool:
+def understood(told: Sequence[str], meets: Callable[[str], bool] | None) -> bool:
     """Whether the untrained model follows the wish when it is told. Says so, with two answers."""
-    requests = lines("new_requests.txt")[UNSEEN : UNSEEN + TRIED]
-    told = circle.answers(0, [circle.told(request, wish) for request in requests], MAX_TOKENS)
+    requests = lines("new_requests.txt")
     if meets is None:
-        console.print("No rule here reads this wish, so you have to judge yourself. When told, the model answers:")
-    elif (count := sum(map(meets, told))) >= UNDERSTOOD * TRIED:
-        console.print(f"When told, the untrained model does it in {count} of {TRIED} answers.")
+        console.print("No rule here reads this wish, so you have to judge yourself. With the note, the model answers:")
+    elif (count := sum(map(meets, told))) >= UNDERSTOOD * len(told):
+        console.print(f"With the note, the untrained model does it in {count} of {len(told)} answers.")
         return True
     else:
-        console.print(not_understood(count))
-    for request, answer in list(zip(requests, told, strict=True))[:2]:
+        console.print(not_understood(count, len(told)))
+    for request, answer in list(zip(requests, told, strict=False))[:2]:
         console.print(f"  {request}\n    [dim]{brief(answer)}[/dim]")
     return meets is None
 
 
-def not_understood(count: int) -> str:
-    return f"The model does not understand this wish even when told ({count} of {TRIED} answers), so it is not practised:"
+def not_understood(count: int, told: int) -> str:
+    return f"The model does not understand this wish even when told ({count} of {told} answers), so it is not practised:"
 
 
 def agrees(question: str) -> bool:
@@ -130,20 +132,31 @@ def agrees(question: str) -> bool:
     return sys.stdin.isatty() and input(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
-def column(circle: Circle, title: str, version: int, note: str | None = None) -> Column:
-    requests = lines("new_requests.txt")[:UNSEEN]
-    answers = circle.answers(version, [circle.told(request, note) for request in requests], MAX_TOKENS)
-    return Column(title, answers, circle.facts(version, note))
+def column(circle: Circle, title: str, notes: Literal["on", "off"]) -> Column:
+    """What the live version answers, with the person's notes or without them."""
+    at, requests = circle.quiet(notes), lines("new_requests.txt")[:UNSEEN]
+    return Column(title, circle.answers_at(at, [circle.told(request) for request in requests], MAX_TOKENS), circle.facts_at(at))
 
 
-def watch(circle: Circle, status: Any, ended: threading.Event) -> None:
-    began = time.monotonic()
-    while not ended.wait(0.5):
-        status.update(f"practising: step {live_version(circle.run) or 0} of {STEPS}, {time.monotonic() - began:.0f} s")
+def note_of(circle: Circle) -> Note:
+    """The newest note."""
+    return read_notes(circle.run, "default")[-1]
 
 
-def show(circle: Circle, wish: str, meets: Callable[[str], bool] | None, columns: Sequence[Column], seconds: float) -> None:
+def is_over(note: Note, steps: int) -> bool:
+    return note.state == "learned" or (note.steps >= steps and bool(note.followed) and note.reason is not None)
+
+
+def progress(note: Note) -> str:
+    """Where a note is on its way."""
+    followed = f", followed to {note.followed[-1][1]:.2f} without a reminder" if note.followed else ""
+    return f"“{note.text}” is {'being tried' if note.state == 'new' else note.state}: {note.steps} steps{followed}"
+
+
+def show(circle: Circle, note: Note, meets: Callable[[str], bool] | None, columns: Sequence[Column], seconds: float) -> None:
     """Print the table, and write the picture and the page."""
+    wish = note.text
+    print(f"{progress(note)}." if note.state == "learned" else f"{progress(note)}: {note.reason}.")
     rows = [("facts right", [column.facts for column in columns]), ("unreadable", [column.unreadable for column in columns])]
     if meets is not None:
         rows.insert(0, ("wish met", [column.share(meets) for column in columns]))
@@ -156,7 +169,7 @@ def show(circle: Circle, wish: str, meets: Callable[[str], bool] | None, columns
         print(f"\n{requests[number]}\n  before: {brief(columns[0].answers[number])}\n  after:  {brief(columns[2].answers[number])}")
     picture, page = circle.run.root / "demo.png", circle.run.root / "demo.html"
     draw(rows, columns, wish, picture)
-    page.write_text(as_page(rows, columns, wish, picture, seconds), encoding="utf-8")
+    page.write_text(as_page(rows, columns, note, picture, seconds), encoding="utf-8")
     print(f"\nPractice {seconds:.0f} s\nPicture  {picture}\nPage     {page}")
 
 
@@ -181,49 +194,34 @@ def draw(rows: Sequence[tuple[str, list[float]]], columns: Sequence[Column], wis
     figure.savefig(path)
 
 
-def as_page(rows: Sequence[tuple[str, list[float]]], columns: Sequence[Column], wish: str, picture: Path, seconds: float) -> str:
+def as_page(rows: Sequence[tuple[str, list[float]]], columns: Sequence[Column], note: Note, picture: Path, seconds: float) -> str:
     """One file: the picture, the table and all answers side by side."""
     page = Environment(autoescape=True).from_string((Path(__file__).parent / "real_demo.html").read_text(encoding="utf-8"))
     image, requests = b64encode(picture.read_bytes()).decode(), lines("new_requests.txt")[:UNSEEN]
-    return page.render(rows=rows, columns=columns, wish=wish, image=image, seconds=seconds, steps=STEPS, requests=requests)
+    return page.render(rows=rows, columns=columns, note=note, image=image, seconds=seconds, requests=requests)
 
 
 def chat(circle: Circle) -> None:
-    """A conversation at the keyboard. A wish is practised while you go on talking."""
-    print("Ask anything. /wish WORDS says what you want of every answer, /before shows version 0, Ctrl-D ends.")
+    """A conversation at the keyboard. A wish holds from the next answer, and is practised while you rest."""
+    print("Ask anything. `/remember WORDS` says what you want of every answer, /before shows version 0, Ctrl-D ends.")
     talk(circle, None)
-    target, last = 0, ("", "", "")
-    with ExitStack() as practice:
-        while True:
-            try:
-                text = input(f"[{state(circle, target)}] you: ").strip()
-            except (EOFError, KeyboardInterrupt):
-                return
-            if text.startswith("/wish "):
-                wish = text.removeprefix("/wish ").strip()
-                if last[2]:
-                    rate(circle, last[2], wish)
-                if (live_version(circle.run) or 0) < target:
-                    print("noted; the wish before it is still being practised")
-                    continue
-                target = (live_version(circle.run) or 0) + STEPS
-                practice.close()
-                practice.enter_context(playing(circle, wish, STEPS))
-                print("noted: it practises while you go on")
-            elif text == "/before" and last[0]:
-                print(f"version 0: {circle.answers(0, [circle.told(last[0])], 256)[0]}")
-            elif text:
-                answer, completion = say(circle, text, f"talk-{uuid4().hex}")
-                last = (text, answer, completion)
-                print(answer)
+    asked = ""
+    while True:
+        try:
+            text = input(f"[{state(circle)}] you: ").strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if text == "/before" and asked:
+            print(f"version 0: {circle.answers(0, [circle.told(asked)], 256)[0]}")
+        elif text:
+            asked = text
+            print(say(circle, text, f"talk-{uuid4().hex}")[0])
 
 
-def state(circle: Circle, target: int) -> str:
-    """Where practice stands, for the prompt."""
-    live = live_version(circle.run) or 0
-    if not target:
-        return f"version {live}"
-    return f"learned: version {live}" if live >= target else f"practising (step {live - target + STEPS} of {STEPS})"
+def state(circle: Circle) -> str:
+    """The live version and the newest note, for the prompt."""
+    notes = read_notes(circle.run, "default")
+    return f"version {live_version(circle.run) or 0}" + (f"; {progress(notes[-1])}" if notes else "")
 
 
 def brief(answer: str, longest: int = 220) -> str:

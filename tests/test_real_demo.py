@@ -58,8 +58,8 @@ def test_no_language_is_taken_for_another() -> None:
 
 
 def test_what_is_not_understood_is_said_with_its_count() -> None:
-    assert not_understood(0) == (
-        "The model does not understand this wish even when told (0 of 12 answers), so it is not practised:"
+    assert not_understood(0, 24) == (
+        "The model does not understand this wish even when told (0 of 24 answers), so it is not practised:"
     )
 
 

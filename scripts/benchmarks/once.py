@@ -24,9 +24,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import after_reply, with_hint
 from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, read_notes
@@ -221,12 +220,9 @@ def requests() -> list[str]:
     return lines("new_requests.txt")[:NEW] * 2
 
 
-def answers(circle: Circle, notes: str, key: str | None = None) -> list[str]:
+def answers(circle: Circle, notes: Literal["on", "off"], key: str | None = None) -> list[str]:
     """Answers of the live version to requests that nobody has asked before. They are not captured."""
-    server = circle.server
-    headers = {"X-Capture": "off", "X-Notes": notes}
-    at = Endpoint(server.url, key or server.api_key, server.model, headers)
-    return circle.answers_at(at, [circle.told(text) for text in requests()], MAX_TOKENS)
+    return circle.answers_at(circle.quiet(notes, key), [circle.told(text) for text in requests()], MAX_TOKENS)
 
 
 def share(names: Sequence[str], given: Sequence[str]) -> float:

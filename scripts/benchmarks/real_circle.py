@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import yaml
@@ -81,6 +81,11 @@ class Circle:
     def server(self) -> Endpoint:
         return own_endpoint(self.run, self.recipe)
 
+    def quiet(self, notes: Literal["on", "off"], key: str | None = None) -> Endpoint:
+        """The live version, with a key's notes or without them. What is asked there is not captured."""
+        server = self.server
+        return Endpoint(server.url, key or server.api_key, server.model, {"X-Capture": "off", "X-Notes": notes})
+
     def post(self, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> dict[str, Any]:
         """The JSON answer of the run's server to a captured request; without a body it is a DELETE."""
         given = {"authorization": f"Bearer {self.server.api_key}", "content-type": "application/json", **headers}
@@ -124,8 +129,12 @@ class Circle:
 
     def facts(self, version: int, note: str | None) -> list[bool]:
         """Which of the questions of fact the version gets right."""
+        return self.facts_at(self.endpoint(version), note)
+
+    def facts_at(self, endpoint: Endpoint, note: str | None = None) -> list[bool]:
+        """The same of any endpoint."""
         questions = rows("facts.jsonl")[:FACTS]
-        answers = self.answers(version, [self.told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
+        answers = self.answers_at(endpoint, [self.told(q["question"], note) for q in questions], FACT_TOKENS, temperature=0)
         return list(map(facts_right, questions, answers))
 
     def told(self, request: str, note: str | None = None) -> list[Message]:
@@ -165,14 +174,14 @@ class Circle:
         return -sum(logprobs) / len(logprobs)
 
 
-def talk(circle: Circle, wish: str | None, past: int = PAST) -> str:
-    """Ask everyday requests, each in a session of its own, and rate the first answer badly with the wish as the comment. Returns
-    that answer."""
+def talk(circle: Circle, wish: str | None, past: int = PAST, remember: bool = False) -> str:
+    """Ask everyday requests, each in a session of its own, and rate the first answer badly with the wish as the comment, which is
+    a note if it is to `remember`. Returns that answer."""
     texts = lines("past_requests.txt")[:past]
     with ThreadPoolExecutor(past) as threads:
         said = list(threads.map(lambda number: say(circle, texts[number], f"everyday-{number}", MAX_TOKENS), range(past)))
     if wish is not None:
-        rate(circle, said[0][1], wish)
+        rate(circle, said[0][1], wish, remember)
     return said[0][0]
 
 
@@ -184,9 +193,9 @@ def say(circle: Circle, text: str, session: str, max_tokens: int = 256) -> tuple
     return str(answer["choices"][0]["message"]["content"]), str(answer["id"])
 
 
-def rate(circle: Circle, completion: str, wish: str) -> None:
+def rate(circle: Circle, completion: str, wish: str, remember: bool = False) -> None:
     """Rate an answer badly, in words."""
-    circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish}, {})
+    circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish, "remember": remember}, {})
 
 
 @contextmanager

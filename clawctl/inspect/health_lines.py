@@ -109,7 +109,8 @@ def wanted_lines(wanted: dict[str, Any]) -> list[tuple[str, Text]]:
         lines.append(("changed", one_line(text, 300)))
     for conflict in wanted["conflicts"]:
         first, second = conflict["keys"]
-        text = f"keys {first} and {second} want opposite things: their hints pull the policy apart ({conflict['agreement']:+.2f})"
+        text = f"keys {first} and {second} want opposite things: their hints pull the policy apart ({conflict['agreement']:+.2f}); "
+        text += f"`clawctl policies split {first} {second}` gives each a policy of its own"
         lines.append(("conflict", one_line(text, 300)))
     return lines
 

@@ -38,4 +38,7 @@ def test_health_shows_the_date_of_a_change_and_the_keys() -> None:
     (_, changed), (_, conflict) = wanted_lines(wanted)
     assert changed.plain.startswith("what people want has changed since 19")
     assert changed.plain.endswith("(key anna): complaints about 90% of first answers, 5% before")
-    assert conflict.plain == "keys anna and bert want opposite things: their hints pull the policy apart (-0.63)"
+    assert conflict.plain == (
+        "keys anna and bert want opposite things: their hints pull the policy apart (-0.63); "
+        "`clawctl policies split anna bert` gives each a policy of its own"
+    )

@@ -16,7 +16,7 @@ from clawctl.train.advantages import Reward, terms_of
 from clawctl.train.measures import Measures, StepFacts, StepResult, TurnNumbers, step_row
 from clawctl.trainers import Model
 
-TEXTS = SimpleNamespace(vocabulary=320, context=None, decode=str, with_hint=lambda turn, hint, place: [*turn.prompt_ids, 7])
+TEXTS = SimpleNamespace(vocabulary=320, context=None, decode=str, prompt_of=lambda turn, messages: [*turn.prompt_ids, 7])
 
 
 class Recorder:

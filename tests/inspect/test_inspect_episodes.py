@@ -58,7 +58,9 @@ def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_remo
     reader = EpisodeReader(played)
     before = reader.poll()
     outcome = next(each.outcome for each in before if each.outcome is not None)
-    FeedbackFile(played.feedback).append(replace(outcome, session_id="e1-4", ending="done", reward=1.0, status="done"))
+    FeedbackFile(played.feedback).append(
+        replace(outcome, episode={**(outcome.episode or {}), "session_id": "e1-4"}, ending="done", reward=1.0, status="done")
+    )
     assert {each.spec.session_id for each in reader.poll() if each.ending(time.time()) == "running"} == set()
     for path in published(played.episodes, ".jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)

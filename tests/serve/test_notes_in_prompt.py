@@ -96,7 +96,7 @@ def test_what_a_message_asks_to_remember_is_a_note_at_once(server: Server, model
 def test_a_damaged_file_of_the_run_leaves_notes_out_and_refuses_no_request(server: Server, model_path: Path) -> None:
     call(server, "POST", text="Answer in Spanish.")
     recipe = Recipe.model_validate({"train": {"method": "opd_topk", "hint_place": "auto"}})
-    notes = Notes(server.run, recipe, cast(Any, SimpleNamespace(live=SimpleNamespace(version=0, max_context=None))))
+    notes = Notes(server.run, recipe, cast(Any, SimpleNamespace(live=SimpleNamespace(version=0, max_context=None), people=None)))
     request: Any = SimpleNamespace(
         key="default", model="tiny", messages=[{"role": "user", "content": "hello"}], continues=False, prompts=()
     )
@@ -223,7 +223,7 @@ def test_only_the_methods_of_notes_are_allowed(server: Server) -> None:
 
 
 def chosen(run: RunDir, live: int, context: int | None = None) -> list[str]:
-    notes = Notes(run, Recipe(), cast(Any, SimpleNamespace(live=SimpleNamespace(version=live, max_context=context))))
+    notes = Notes(run, Recipe(), cast(Any, SimpleNamespace(live=SimpleNamespace(version=live, max_context=context), people=None)))
     request = cast(GenerationRequest, SimpleNamespace(key="default", messages=[{"role": "user", "content": "hello"}]))
     shown, _ = notes._chosen(request)
     return [note.id for note in shown]

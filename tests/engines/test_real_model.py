@@ -114,7 +114,7 @@ def test_an_adapter_goes_live_while_a_stream_runs(server: Server, base: Any) -> 
     assert len(crossing["completion_ids"]) == CROSSING
     assert crossing["policy_version"] == 0
     assert crossing["policy_version_end"] == 1
-    server.say(QUESTION, temperature=1, max_tokens=24)
+    server.say(QUESTION, temperature=1, max_tokens=24, seed=3)  # an unlikely token has a larger error: 5e-5 in one of many runs
     after = server.captured()[-1]
     assert (after["policy_version"], after["policy_version_end"]) == (1, 1)
     assert difference(adapted, after) <= TOLERANCE

@@ -21,6 +21,6 @@ class PracticeConfig(Section):
     """Most optimizer steps for one note. After them it stays in the prompt."""
     max_tokens: int = Field(64, gt=0)
     """Tokens of an answer in practice. A longer one is cut, and its beginning is trained."""
-    learned_at: float = Field(0.8, gt=0, le=1)
+    learned_at: float = Field(0.9, gt=0, le=1)
     """A note is learned when answers without it have come this far from the untrained model's answers without it (0) to its answers
     with it (1), on new requests."""

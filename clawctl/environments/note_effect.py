@@ -56,18 +56,23 @@ class NoteEffect:
             self._range = Range(*effects)
         return self._range
 
-    async def followed(self, model: str) -> float:
-        """How far the answers of a version (`NAME`, `NAME@3`) that is not told the note are those of version 0 that is. Raises
-        Refused."""
+    async def followed(self, model: str, seed: int = 0) -> float:
+        """How far the answers of a version (`NAME`, `NAME@3`) that is not told the note are those of version 0 that is. Another
+        `seed` gives other answers. Raises Refused."""
         effects = await self.range()
-        return effects.followed(await self._effect([answer for _, answer in await self._asked(model, self._requests)]))
+        return effects.followed(await self._effect([answer for _, answer in await self._asked(model, self._requests, seed)]))
 
-    async def _asked(self, model: str, requests: Sequence[list[Message]]) -> list[tuple[list[int], list[int]]]:
+    async def _asked(self, model: str, requests: Sequence[list[Message]], seed: int = 0) -> list[tuple[list[int], list[int]]]:
         """The ids of each prompt and of its answer."""
         async with new_client(self._server) as client:
 
             async def one(index: int, messages: list[Message]) -> tuple[list[int], list[int]]:
-                body = {"messages": messages, "max_tokens": self._max_tokens, "seed": index, "return_token_ids": True}
+                body = {
+                    "messages": messages,
+                    "max_tokens": self._max_tokens,
+                    "seed": len(requests) * seed + index,
+                    "return_token_ids": True,
+                }
                 answer = await completion(self._server, client, model=model, **body)
                 try:
                     return answer["prompt_token_ids"], answer["choices"][0]["token_ids"]

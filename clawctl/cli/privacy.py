@@ -31,8 +31,10 @@ def forget(
     Example: `clawctl forget --user anna --dry-run --run runs/mine`
     """
     from clawctl.privacy.command import forget as work
+    from clawctl.privacy.command import parse_selection
 
-    work(open_run(run, create=False), session, user, before, retrain, stop_workers, dry_run, yes, as_json)
+    opened, selection = open_run(run, create=False), parse_selection(session, user, before, retrain)
+    work(opened, selection, retrain, stop_workers, dry_run, yes, as_json)
 
 
 def retention(

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, cast
 
+from pydantic import ValidationError
+
 from clawctl.errors import ClawError
 from clawctl.registry import Registry
 from clawctl.run.endings import ending_of
@@ -115,7 +117,8 @@ class EpisodeFailed(Exception):
 class Environment(Protocol):
     """Tasks, and the code that plays one of them.
 
-    The user names the class, not an instance. It is created with the user's options, or without arguments.
+    The user names the class, not an instance. It is created with the user's options, or without arguments. The options are keyword
+    parameters of `__init__`, or the fields of a dataclass of pydantic, which checks them.
 
     Four attributes are optional:
 
@@ -170,5 +173,9 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
         return cast(Environment, made(**options))
     except ClawError:
         raise
+    except ValidationError as error:  # the class is a pydantic dataclass, whose fields are the options
+        first = error.errors()[0]
+        cure = first["msg"][:1].lower() + first["msg"][1:]
+        raise ClawError(f"{option}: {name}: the option {first['loc'][0]} is {first['input']!r}", cure, 2) from error
     except Exception as error:  # the user's own code
         raise ClawError(f"{option}: {name} cannot be created: {error!r}", "fix its __init__", 2) from error

@@ -23,18 +23,9 @@ LISTS = "`clawctl inspect sessions` and `clawctl inspect data` list what it has"
 
 
 def forget(
-    run: RunDir,
-    session: str | None,
-    user: str | None,
-    before: str | None,
-    retrain: bool,
-    stop_workers: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
+    run: RunDir, selection: Selection | None, retrain: bool, stop_workers: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Raises ClawError unless exactly one of session, user and before is given, or if the user does not confirm."""
-    selection = parse_selection(session, user, before, retrain)
+    """Raises ClawError if the user does not confirm."""
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
         found = planned.turns or planned.policies or planned.others or planned.notes
@@ -46,7 +37,10 @@ def forget(
 
 
 def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
-    """Parse the options. Returns None if only `--retrain` is given, which applies to data that was forgotten earlier."""
+    """Parse the options. Returns None if only `--retrain` is given, which applies to data that was forgotten earlier.
+
+    Raises ClawError unless exactly one of session, user and before is given.
+    """
     given = [value for value in (session, user, before) if value is not None]
     if not given and retrain:
         return None

@@ -38,8 +38,7 @@ from clawctl.train.ledger import given_back, read_ledger, write_skipped
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.turn_ids import TurnIds
 from clawctl.train.waiting import READ_AHEAD, Waiting, in_order, ready_turns
-from clawctl.trainers import Model, Texts
-from clawctl.vision.reader import ImageReader
+from clawctl.trainers import Model
 
 log = logging.getLogger("clawctl.train")
 
@@ -50,7 +49,7 @@ def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """Open the feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
-    return Feed(run, recipe.train, model.texts, used, own, given_back=again, plain=model.plain, reader=model.images)
+    return Feed(run, recipe.train, model, used, own, given_back=again)
 
 
 class Feed:
@@ -60,13 +59,11 @@ class Feed:
         self,
         run: RunDir,
         config: TrainConfig,
-        texts: Texts,
+        model: Model,
         used: dict[str, str],
         own: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
-        plain: bool = False,
-        reader: ImageReader | None = None,
     ) -> None:
         """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model.
 
@@ -74,9 +71,8 @@ class Feed:
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
         self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.admission = Admission(
-            config, texts, own, plain, reader, run.images, partial(used_hint_place, run, config.hints.hint_place)
-        )
+        place = partial(used_hint_place, run, config.hints.hint_place)
+        self.admission = Admission(config, model.texts, own, model.plain, model.images, run.images, place)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())

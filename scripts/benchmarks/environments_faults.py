@@ -20,6 +20,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.serve.prompt import load_tokenizer
 from clawctl.train.feed import Feed
+from clawctl.trainers import Model
 from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.chaos_stages import Stage
 from scripts.benchmarks.circle import write_recipe
@@ -91,7 +92,7 @@ def clawctl(run: RunDir, recipe: Path, *words: str) -> str:
 def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     settings = load_recipe(recipe)
     tokenizer = load_tokenizer(settings.model_path)
-    feed = Feed(run, settings.train, TokenizerTexts(tokenizer, len(tokenizer)), {})
+    feed = Feed(run, settings.train, Model(TokenizerTexts(tokenizer, len(tokenizer)), adapter=True, exact=True), {})
     batch = feed.next_batch(0, time.time() + _LATER_S)
     advantages: dict[tuple[int, int], set[float]] = {}
     for sample in batch.samples if batch is not None else []:

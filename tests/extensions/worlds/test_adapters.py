@@ -12,7 +12,7 @@ import pytest
 
 import clawctl
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments import EpisodeFailed, Outcome
+from clawctl.environments import EpisodeFailed, Outcome, create
 from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure
@@ -82,8 +82,8 @@ def test_episodes_wait_for_a_server_that_has_room_for_one(counter: OpenEnv) -> N
 def test_an_agent_that_stalls_in_a_server_of_openenv_gets_the_worst_reward(counter: OpenEnv) -> None:
     (stalled,), _ = episodes(counter, [])
     assert (stalled.reward, counter.worst) == (-1.0, -1.0)
-    with pytest.raises(ClawError, match="the option worst is 2"):
-        OpenEnv(url="http://127.0.0.1:9", worst=2)
+    with pytest.raises(ClawError, match="the option worst is 2 -> input should be less than or equal to 1"):
+        create(OpenEnv, "openenv", "--env", {"url": "http://127.0.0.1:9", "worst": 2})
 
 
 def test_an_openenv_server_that_is_not_there_is_named_with_the_cure() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.environments import EpisodeFailed, Outcome, Task
+from clawctl.environments import EpisodeFailed, Outcome, Task, create
 from clawctl.environments.episode import graded
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE, Action, action_in, action_of, numbered
@@ -514,11 +514,15 @@ def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path)
         Gui(path=str(tmp_path))
     with pytest.raises(ClawError, match="there is no page 'pres'"):
         Gui(pages="pres,press")
-    with pytest.raises(ClawError, match="use text or tools"):
-        Gui(actions="pixels")  # type: ignore[arg-type]
+    with pytest.raises(ClawError, match="gui: the option actions is 'pixels' -> input should be 'text' or 'tools'"):
+        create(Gui, "gui", "--env", {"actions": "pixels"})
     for wrong in ("some", "Only", None, 2):
-        with pytest.raises(ClawError, match="use false, true or only"):
-            Gui(screenshots=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ClawError, match=r"the option screenshots is .* -> input should be False, True or 'only'"):
+            create(Gui, "gui", "--env", {"screenshots": wrong})
+    with pytest.raises(ClawError, match="the option max_turns is 'many' -> input should be a valid integer"):
+        create(Gui, "gui", "--env", {"max_turns": "many"})
+    with pytest.raises(ClawError, match="unexpected keyword argument 'max_turn' -> its options are: pages, path, max_turns"):
+        create(Gui, "gui", "--env", {"max_turn": 3})
     with pytest.raises(ClawError, match="screenshots=only has no tools"):
         Gui(actions="tools", screenshots="only")
 

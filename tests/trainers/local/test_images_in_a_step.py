@@ -25,6 +25,7 @@ from clawctl.run.shards import read_turns
 from clawctl.serve.canary import CanaryFailure, check_canary
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
+from clawctl.trainers import Model
 from clawctl.trainers.local.batches import Merge, make_microbatch
 from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.estimate import forecast
@@ -131,7 +132,7 @@ def feed_of(run: RunDir, training: Training) -> Feed:
     policy = training.policy
     assert policy.images is not None
     texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
-    return Feed(run, training.config, texts, {}, reader=policy.images.reader)
+    return Feed(run, training.config, Model(texts, adapter=True, exact=True, images=policy.images.reader), {})
 
 
 def texts_of(served: Served) -> TokenizerTexts:
@@ -228,7 +229,8 @@ def test_a_turn_with_another_image_than_served_is_refused_with_the_reason_and_th
     elif damage == "changed":
         red.write_bytes(b"another")
     reader = None if damage == "text" else replace(served.reader, max_pixels=256) if damage == "smaller" else served.reader
-    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, texts_of(served), {}, reader=reader)
+    model = Model(texts_of(served), adapter=True, exact=True, images=reader)
+    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, model, {})
     take(feed)
     assert feed.refused[reason] == count
     assert len(feed.waiting) == 4 - count
@@ -238,7 +240,8 @@ def test_an_image_that_is_deleted_while_its_turn_waits_refuses_that_turn_alone(
     run: RunDir, vision_path: Path, served: Served, turns: tuple[list[Turn], dict[str, bytes]]
 ) -> None:
     publish(run, turns, vision_path)
-    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, texts_of(served), {}, reader=served.reader)
+    model = Model(texts_of(served), adapter=True, exact=True, images=served.reader)
+    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, model, {})
     take(feed)
     for name in turns[1]:
         (run.images / name).unlink()

@@ -16,7 +16,7 @@ from clawctl.run.rows import TEXT_ONLY, Turn
 from clawctl.run.shards import Origin
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Sample
-from clawctl.trainers import Unrenderable
+from clawctl.trainers import Model, Unrenderable
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.scores import scored
@@ -37,7 +37,7 @@ def text(sampler: Sampler, name: str, answer: str = "solve please 1 2 3", **chan
 
 def make_feed(run: RunDir, sampler: Sampler, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 2, "batch_min_turns": 1, **config})
-    return Feed(run, settings, texts_of(sampler), {}, Origin("mine", "fingerprint"))
+    return Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, Origin("mine", "fingerprint"))
 
 
 def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sampler) -> None:

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import orjson
+from pydantic import Field
+from pydantic.dataclasses import dataclass as options
 
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
@@ -45,6 +47,7 @@ class StepRefused(Exception):
     """The environment rejected this action. The model sees the reason."""
 
 
+@options(kw_only=True, eq=False, repr=False)
 class OpenEnv:
     """Connect to the running server at `url`, or start one with `command`.
 
@@ -57,6 +60,16 @@ class OpenEnv:
 
     metrics = ("reward", "solved")
 
+    url: str | None = None
+    command: str | None = None
+    folder: str = "."
+    instruction: str = SYSTEM
+    reward: Literal["sum", "last"] = "sum"
+    max_turns: int = 20
+    episode_s: float = EPISODE_S
+    variables: str = ""
+    worst: Annotated[float, Field(ge=-1, le=1)] = WORST
+
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
         """Connect to the server at an address."""
@@ -64,31 +77,15 @@ class OpenEnv:
             return None
         return [check_environment(place, OpenEnv, {"url": place, **options})]
 
-    def __init__(
-        self,
-        url: str | None = None,
-        command: str | None = None,
-        folder: str = ".",
-        instruction: str = SYSTEM,
-        reward: Literal["sum", "last"] = "sum",
-        max_turns: int = 20,
-        episode_s: float = EPISODE_S,
-        variables: str = "",
-        worst: float = WORST,
-    ) -> None:
+    def __post_init__(self) -> None:
         if find_spec("websockets") is None:
             raise ClawError("the package websockets is not installed", "run `pip install 'clawctl[environments]'`", 2)
-        if (url is None) == (command is None):
+        if (self.url is None) == (self.command is None):
             raise ClawError(
                 "openenv needs either the option url or the option command", "add --option url=http://127.0.0.1:8000", 2
             )
-        if reward not in ("sum", "last"):
-            raise ClawError(f"the option reward is {reward!r}", "use sum or last", 2)
-        if not -1 <= worst <= 1:
-            raise ClawError(f"the option worst is {worst!r}", "use a number from -1 to 1", 2)
-        self.worst = float(worst)
-        self.episode_s, self._max_turns, self._reward, self._instruction = float(episode_s), max_turns, reward, instruction
-        self._url = (url or _start(str(command), Path(folder).expanduser(), names_in(variables))).rstrip("/")
+        started = self.url or _start(str(self.command), Path(self.folder).expanduser(), names_in(self.variables))
+        self._url = started.rstrip("/")
         schema = _schema(self._url)
         self._action = {name: value for name, value in dict(schema["action"]).items() if name != "title"}
         self._has_tools = {"tool_name", "arguments"} <= set(self._action.get("properties", {}))  # an environment of MCP tools
@@ -105,10 +102,10 @@ class OpenEnv:
             reply = await session.ask("reset", {"seed": task.spec})
             tools = await self._tools(session)
             messages: list[dict[str, Any]] = [
-                {"role": "system", "content": self._instruction}, {"role": "user", "content": _shown(reply["observation"])}
+                {"role": "system", "content": self.instruction}, {"role": "user", "content": _shown(reply["observation"])}
             ]  # fmt: skip
             ending = "turns"
-            for turn in range(self._max_turns):
+            for turn in range(self.max_turns):
                 try:
                     message = await complete(endpoint, messages, client, tools=tools)
                 except Refused as refused:
@@ -131,7 +128,7 @@ class OpenEnv:
                 if is_over:
                     ending = "done"
                     break
-        worth = max(-1.0, min(1.0, sum(rewards) if self._reward == "sum" else rewards[-1])) if rewards else self.worst
+        worth = max(-1.0, min(1.0, sum(rewards) if self.reward == "sum" else rewards[-1])) if rewards else self.worst
         log = f"{len(rewards)} rewards of steps: {rewards[:50]}"
         return Outcome(
             worth, {"solved": worth > 0}, ending=ending, log=log, example={"prompt": messages[1]["content"], "reply": log}

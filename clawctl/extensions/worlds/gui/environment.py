@@ -4,6 +4,8 @@ import base64
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from pydantic.dataclasses import dataclass
+
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.errors import ClawError
@@ -28,6 +30,7 @@ from clawctl.run.endpoint import Endpoint
 NO_ACTION = "error: this is no action. Answer with one line such as: {}"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Gui:
     """`pages` names pages, separated by commas: websites that clawctl draws (default: all with text), or pages of MiniWoB such as
     `click-button`. `miniwob` stands for all of MiniWoB. `spot` has coloured boxes without text, for screenshots.
@@ -41,31 +44,25 @@ class Gui:
     version = "2"
     worst = 0.0
 
-    def __init__(
-        self,
-        pages: str = "",
-        path: str | None = None,
-        max_turns: int = 10,
-        actions: Literal["text", "tools"] = "text",
-        screenshots: bool | Literal["only"] = False,
-        width: int = 480,
-        height: int = 360,
-        load_s: float = LOAD_S,
-        browser: str | None = None,
-        steps: bool = False,
-    ) -> None:
-        if actions not in ("text", "tools"):
-            raise ClawError(f"the option actions is {actions!r}", "use text or tools", 2)
-        if screenshots not in (True, False, "only"):
-            raise ClawError(f"the option screenshots is {screenshots!r}", "use false, true or only", 2)
-        if screenshots == "only" and actions == "tools":
+    pages: str = ""
+    path: str | None = None
+    max_turns: int = 10
+    actions: Literal["text", "tools"] = "text"
+    screenshots: Literal[False, True, "only"] = False
+    width: int = 480
+    height: int = 360
+    load_s: float = LOAD_S
+    browser: str | None = None
+    steps: bool = False
+
+    def __post_init__(self) -> None:
+        if self.screenshots == "only" and self.actions == "tools":
             raise ClawError("screenshots=only has no tools", "leave out actions=tools, or use screenshots=true", 2)
-        self.max_turns, self.actions, self.screenshots, self.size = max_turns, actions, screenshots, (width, height)
-        self._has_text = screenshots != "only"
+        self._has_text = self.screenshots != "only"
         self._unknown = NO_ACTION.format("click 3" if self._has_text else "click 120 45")
-        self.load_s, self.steps = load_s, steps
-        self._names = [name.strip() for name in pages.split(",") if name.strip()] or (["miniwob"] if path else list(FAMILIES))
-        self._folder = find_folder(path) if set(self._names) - set(DRAWN) else None
+        names = [name.strip() for name in self.pages.split(",") if name.strip()]
+        self._names = names or (["miniwob"] if self.path else list(FAMILIES))
+        self._folder = find_folder(self.path) if set(self._names) - set(DRAWN) else None
         if self._folder is not None:
             known = page_names(self._folder)
             self._names = [page for name in self._names for page in (known if name == "miniwob" else [name])]
@@ -75,7 +72,7 @@ class Gui:
                     f"choose from {', '.join(DRAWN)}, or a page in {self._folder / 'miniwob'}",
                     2,
                 )
-        self._chromium = find_chromium(browser)
+        self._chromium = find_chromium(self.browser)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         tasks = []
@@ -92,7 +89,7 @@ class Gui:
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
-        async with open_page(self._chromium, site, self.size, self.load_s) as page, new_client(endpoint) as client:
+        async with open_page(self._chromium, site, (self.width, self.height), self.load_s) as page, new_client(endpoint) as client:
             tools, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
             reply, score, ending, log = "", None, "turns", None
             steps: dict[str, float] = {}

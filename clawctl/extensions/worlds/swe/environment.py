@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
@@ -27,6 +29,7 @@ from clawctl.run.endpoint import Endpoint
 _FOLDER = "/app"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Swe:
     """`path` is a file of rows in the format of SWE-bench, of which a fifth is held out. Without it, clawctl draws tasks.
 
@@ -40,23 +43,22 @@ class Swe:
     version = "3"
     worst = 0.0
 
-    def __init__(
-        self,
-        path: str | None = None,
-        repositories: str | None = None,
-        max_turns: int = 30,
-        command_s: float = 60.0,
-        harness: str | None = None,
-        see: str = "",
-        steps: bool = False,
-        sandbox: str | Mapping[str, Any] | None = None,
-        accept_unverified: bool = False,
-    ) -> None:
-        self.kind = read_kind(sandbox)
-        self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
-        self.steps, self.accept_unverified = steps, accept_unverified
-        place = None if repositories is None else Path(repositories).expanduser()
-        self._read = [] if path is None else read_rows(Path(path).expanduser(), place)
+    path: str | None = None
+    repositories: str | None = None
+    max_turns: int = 30
+    command_s: float = 60.0
+    harness: str | None = None
+    see: str | tuple[str, ...] = ""
+    steps: bool = False
+    sandbox: str | Mapping[str, Any] | None = None
+    accept_unverified: bool = False
+
+    def __post_init__(self) -> None:
+        self.kind = read_kind(self.sandbox)
+        built_in = OwnAgent(self.max_turns, self.command_s)
+        self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
+        folder = None if self.repositories is None else Path(self.repositories).expanduser()
+        self._read = [] if self.path is None else read_rows(Path(self.path).expanduser(), folder)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
 
     @staticmethod

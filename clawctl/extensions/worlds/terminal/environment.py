@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
@@ -27,6 +29,7 @@ from clawctl.extensions.worlds.verdicts.test_script import programs, run_script
 from clawctl.run.endpoint import Endpoint
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class Terminal:
     """`path` is a folder of tasks in Harbor's format, of which a fifth is held out. Without it, clawctl draws tasks.
 
@@ -39,24 +42,23 @@ class Terminal:
     version = "3"
     worst = 0.0
 
-    def __init__(
-        self,
-        path: str | None = None,
-        max_turns: int = 20,
-        command_s: float = 30.0,
-        harness: str | None = None,
-        see: str = "",
-        steps: bool = False,
-        sandbox: str | Mapping[str, Any] | None = None,
-        accept_unverified: bool = False,
-    ) -> None:
-        self.kind = read_kind(sandbox)
+    path: str | None = None
+    max_turns: int = 20
+    command_s: float = 30.0
+    harness: str | None = None
+    see: str | tuple[str, ...] = ""
+    steps: bool = False
+    sandbox: str | Mapping[str, Any] | None = None
+    accept_unverified: bool = False
+
+    def __post_init__(self) -> None:
+        self.kind = read_kind(self.sandbox)
         if not self.kind.has_own_files:
             cure = "use another kind of sandbox, or the environment swe or toolcall"
             raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
-        self.agent: ShellAgent = OwnAgent(max_turns, command_s) if harness is None else make_harness(harness, see)
-        self.steps, self.accept_unverified = steps, accept_unverified
-        self._read = [] if path is None else read_tasks(Path(path).expanduser(), isinstance(self.kind, Container))
+        built_in = OwnAgent(self.max_turns, self.command_s)
+        self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
+        self._read = [] if self.path is None else read_tasks(Path(self.path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 
     @staticmethod

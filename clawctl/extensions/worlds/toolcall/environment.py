@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic.dataclasses import dataclass
+
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
@@ -21,6 +23,7 @@ from clawctl.run.endpoint import Endpoint
 _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ToolCall:
     """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, separated by commas. Without
     both, clawctl draws arithmetic.
@@ -33,23 +36,21 @@ class ToolCall:
     version = "3"
     worst = 0.0
 
-    def __init__(
-        self,
-        path: str | None = None,
-        gym: str | None = None,
-        tools: str | None = None,
-        code: str | None = None,
-        max_turns: int = 8,
-        command_s: float = 10.0,
-        steps: bool = False,
-        sandbox: str | Mapping[str, Any] | None = None,
-    ) -> None:
-        self._limits = replace(_LIMITS, kind=read_kind(sandbox))
-        self.max_turns, self.command_s, self.steps = max_turns, command_s, steps
-        self._read = [] if path is None else read_questions(Path(path).expanduser())
-        self._gym = [name.strip() for name in (gym or "").split(",") if name.strip()]
-        self._tools = None if tools is None else read_tools(Path(tools).expanduser())
-        self._code = None if code is None else Path(code).expanduser()
+    path: str | None = None
+    gym: str | None = None
+    tools: str | None = None
+    code: str | None = None
+    max_turns: int = 8
+    command_s: float = 10.0
+    steps: bool = False
+    sandbox: str | Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self._limits = replace(_LIMITS, kind=read_kind(self.sandbox))
+        self._read = [] if self.path is None else read_questions(Path(self.path).expanduser())
+        self._gym = [name.strip() for name in (self.gym or "").split(",") if name.strip()]
+        self._tools = None if self.tools is None else read_tools(Path(self.tools).expanduser())
+        self._code = None if self.code is None else Path(self.code).expanduser()
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:

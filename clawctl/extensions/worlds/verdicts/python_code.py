@@ -108,7 +108,8 @@ async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str
     """
     request = json.dumps([{"call": call["call"], "args": call["args"]} for call in calls]).encode()
     fixed = {f"{TOOLS}/run_calls.py": inside("run_calls.py")}
-    ran = await _in_sandbox([f"{TOOLS}/run_calls.py", folder], code, request, folder, limits, timeout, fixed, ())
+    async with open_sandbox(folder, replace(limits, seconds=timeout + 30, network=False), fixed) as sandbox:
+        ran = await _run(sandbox, [f"{TOOLS}/run_calls.py", folder], code, request, timeout)
     if isinstance(ran, str):
         return nothing(ran)
     try:
@@ -136,16 +137,8 @@ def is_same(got: Any, want: Any) -> bool:
     return bool(got == want)
 
 
-async def _in_sandbox(
-    words: list[str], code: bytes, given: bytes, folder: str, limits: Limits, timeout: float, fixed: Mapping[str, bytes],
-    packages: tuple[str, ...],
-) -> Ran | str:  # fmt: skip
-    """Run one of clawctl's programs on the code. A returned text explains why there is no result."""
-    async with open_sandbox(folder, replace(limits, seconds=timeout + 30, network=False), fixed, packages) as sandbox:
-        return await _run(sandbox, words, code, given, timeout)
-
-
 async def _run(sandbox: Sandbox, words: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
+    """Run one of clawctl's programs on the code. A returned text explains why there is no result."""
     try:
         await sandbox.put(code)
         ran = await sandbox.run(

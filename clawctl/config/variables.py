@@ -47,7 +47,7 @@ _RECORDS = "use `serve --intercept` to capture, and `--run` for the folder"
 VARIABLES: dict[str, Variable] = {
     "CLAWCTL_RUN": _followed("`--run`"),
     "CLAWCTL_RUN_CACHE": _followed("the folder for this host's part of runs in buckets"),
-    "CLAWCTL_MODEL_CACHE": _followed("the folder for models that were converted from GGUF files"),
+    "CLAWCTL_MODEL_CACHE": _followed("the folder for models that were converted from GGUF files, and for tokenizers"),
     "CLAWCTL_LOG_LEVEL": _followed("`--log-level`"),
     "ROLLOUT_LOG_LEVEL": _followed("`--log-level`"),
     "OPENCLAW_LOG_LEVEL": _followed("`--log-level`"),

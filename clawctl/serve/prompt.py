@@ -12,11 +12,11 @@ import jinja2
 import orjson
 
 from clawctl.control_tokens import Guarded, guard, prepare
-from clawctl.engines.patches.imports import without_versions
 from clawctl.engines.requests import EarlierAnswer, GenerationRequest, Refusal
 from clawctl.errors import ClawError
 from clawctl.run.images import IMAGE, image_urls
 from clawctl.run.rows import Message
+from clawctl.serve.chat_tokenizer import load
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice
@@ -33,11 +33,8 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, KeyError, Attri
 
 def load_tokenizer(path: str) -> Any:
     """The tokenizer in the model's folder. Raises ClawError if there is none, or if it has no chat template."""
-    with without_versions():
-        from transformers import AutoTokenizer  # takes two seconds, in which an engine's process can start already
-
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        tokenizer = load(path)
     except (OSError, ValueError) as error:
         raise ClawError(
             f"the tokenizer in {path} cannot be loaded: {error}", "pass a complete model directory with --model", 2

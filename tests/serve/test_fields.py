@@ -115,7 +115,7 @@ def test_control_tokens_of_a_prefill_are_letters() -> None:
         for text in ("", "<|im_end|>\n<|im_start|>user\n")
     ]
     for token in ("<|im_start|>", "<|im_end|>"):
-        plain, spelled = (ids.count(tokenizer.convert_tokens_to_ids(token)) for ids in rendered)
+        plain, spelled = (ids.count(tokenizer.backend_tokenizer.token_to_id(token)) for ids in rendered)
         assert plain == spelled
     assert tokenizer.decode(rendered[1]).endswith("a<|im_end|>\n<|im_start|>user\nb")
 

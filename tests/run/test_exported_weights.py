@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,17 @@ def gguf_model(tmp_path: Path) -> Path:
     return write_gguf(tmp_path / "tiny.gguf", size=0.5)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The GGUF file, which is the same in all tests, is converted once: that takes ten seconds, mostly of imports."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLAWCTL_MODEL_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(params=[folder_model, gguf_model], ids=["qwen3-folder", "llama-gguf"])
-def trained(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RunDir, Any]:
+def trained(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[RunDir, Any]:
     """A run whose version 1 is an adapter with random weights."""
-    monkeypatch.setenv("CLAWCTL_MODEL_CACHE", str(tmp_path / "cache"))
     return make_run(tmp_path, request.param(tmp_path))
 
 
@@ -106,12 +114,9 @@ def test_an_exported_version_is_loaded_elsewhere_with_the_same_logprobs(
     torch.testing.assert_close(found, expected, rtol=0, atol=0.05 if form == "gguf" else 1e-4)
 
 
-def test_a_gguf_file_keeps_tokenizer_and_settings_of_the_file_that_its_base_came_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_keeps_tokenizer_and_settings_of_the_file_that_its_base_came_from(tmp_path: Path) -> None:
     from gguf import GGUFReader
 
-    monkeypatch.setenv("CLAWCTL_MODEL_CACHE", str(tmp_path / "cache"))
     source = gguf_model(tmp_path)
     run, recipe = make_run(tmp_path, source)
     export_weights(run, recipe, "1", "gguf", tmp_path / "exported", ollama=False)

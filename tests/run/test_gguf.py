@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from clawctl.cli.opening import open_stage
 from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.run.default_sampling import default_sampling
-from clawctl.run.gguf import convert_once, model_folder, packaged_file
+from clawctl.run.gguf import _is_sound, convert_once, model_folder, packaged_file
 from clawctl.run.gguf_conversion import convert
 from clawctl.run.model_binding import bind_model
 from clawctl.run.model_files import origin_of
@@ -80,8 +81,11 @@ def test_processes_that_start_together_convert_once_and_all_but_one_say_that_the
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "record"])
-def test_a_damaged_conversion_is_made_again(gguf: Path, cache: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    folder = convert_once(gguf, cache)
+def test_damage_to_a_conversion_is_noticed(
+    gguf: Path, cache: Path, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = Path(shutil.copytree(convert_once(gguf, cache), tmp_path / "folder"))
+    assert _is_sound(folder)
     weights = folder / "model.safetensors"
     content = weights.read_bytes()
     if damage == "cut":
@@ -90,20 +94,23 @@ def test_a_damaged_conversion_is_made_again(gguf: Path, cache: Path, damage: str
         weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     else:
         (folder / "converted.json").write_bytes(b'{"files":{}}')
-    assert convert_once(gguf, cache) == folder
-    assert weights.read_bytes() == content
+    assert not _is_sound(folder)
     assert "is damaged" in caplog.text
 
 
-def test_an_incomplete_folder_is_replaced_whole_while_another_process_reads_it(gguf: Path, cache: Path) -> None:
+def test_a_damaged_folder_is_replaced_whole_while_another_process_reads_it(
+    gguf: Path, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = convert_once(gguf, cache)
     left_by_a_killed_process = cache / f".{folder.name}.1-abcdef.tmp"
     left_by_a_killed_process.mkdir()
     whole = (folder / "model.safetensors").read_bytes()
     with (folder / "model.safetensors").open("rb") as reading:
         (folder / "config.json").unlink()
-        convert_once(gguf, cache)
+        assert convert_once(gguf, cache) == folder
         assert reading.read() == whole
+    assert "the model is converted again" in caplog.text
+    assert (folder / "model.safetensors").read_bytes() == whole
     assert (folder / "config.json").exists()
     assert not left_by_a_killed_process.exists()
 

@@ -103,12 +103,18 @@ def test_a_stage_killed_by_sigkill_is_restarted_and_the_other_continues(tmp_path
     assert "did not stop in time" not in found.log()
 
 
-def test_the_wait_doubles_with_each_death(tmp_path: Path) -> None:
+def test_the_wait_doubles_with_each_death_and_the_log_names_the_stage_and_is_kept(tmp_path: Path) -> None:
     with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as found, sole_worker(open_run(tmp_path / "run"), "collect"):
         found.wait_for(lambda: "restarted in 0.4 s" in found.log(), "three deaths")
+        log = tmp_path / "run" / "logs" / "up.log"
+        found.wait_for(lambda: "restarted in 0.4 s" in log.read_text(), "the file has it as well")
     waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "will be restarted in" in line]
     assert waits[:3] == ["0.1", "0.2", "0.4"]
     assert "is already the collect worker" in found.log()
+    kept = log.read_text()
+    assert "collect | clawctl: process" in found.log()
+    assert "collect | clawctl: process" in kept
+    assert "\x1b" not in kept + found.log()
 
 
 def test_no_stage_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
@@ -144,17 +150,6 @@ def test_a_signal_and_its_echo_are_one_request_to_stop(tmp_path: Path) -> None:
         assert found.process.wait(15) == 0
     assert "stopping collect, judge" in found.log()
     assert "is killed" not in found.log()
-
-
-def test_the_merged_log_names_the_stage_of_each_line_and_is_kept(tmp_path: Path) -> None:
-    with up(tmp_path, QUIET) as found, sole_worker(open_run(tmp_path / "run"), "collect"):
-        found.wait_for(lambda: "already the collect worker" in found.log(), "collect says why it cannot work")
-        log = tmp_path / "run" / "logs" / "up.log"
-        found.wait_for(lambda: "already the collect worker" in log.read_text(), "the file has it as well")
-    assert "collect | clawctl: process" in found.log()
-    kept = log.read_text()
-    assert "collect | clawctl: process" in kept
-    assert "\x1b" not in kept + found.log()
 
 
 def ended(folder: Path, recipe: str) -> tuple[int, str]:

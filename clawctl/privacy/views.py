@@ -66,10 +66,12 @@ def plain_view(text: str) -> View:
         text = view.text
     if text.isascii():
         return view
-    letters = set("".join(_BEYOND_ASCII.findall(text)))
-    if odd := letters & _PLAIN.keys():  # a text has few of the thousands of letters, and a set of all of them is slow
+    letters = set(text.encode("utf-8", "surrogatepass").translate(None, bytes(range(128))).decode("utf-8", "surrogatepass"))
+    if odd := [
+        letter for letter in letters if letter in _PLAIN
+    ]:  # a text has few of the thousands, and a set of all of them is slow
         view = replaced(view, re.compile(f"[{''.join(map(re.escape, sorted(odd)))}]"), lambda match: _PLAIN[match[0]])
-    return view if letters.isdisjoint(map(chr, _TWINS)) else replaced(view, _FOREIGN_IN_WORD, lambda m: m[0].translate(_TWINS))
+    return view if _TWIN_LETTERS.isdisjoint(letters) else replaced(view, _FOREIGN_IN_WORD, lambda m: m[0].translate(_TWINS))
 
 
 def unescaped_view(view: View) -> View | None:
@@ -86,13 +88,13 @@ def unescaped_view(view: View) -> View | None:
 
 def printable_view(view: View) -> View | None:
     """Return `view` with the escapes of quoted-printable mail undone (`Passwort=3A …`), or None if there are none."""
-    if "=" not in view.text or _MARK_OF_MAIL.search(view.text) is None:
+    if not any(mark in view.text for mark in _MARKS_OF_MAIL):
         return None
     printable = replaced(view, _PRINTABLE, _decode_quoted_printable)
     return None if printable is view else printable
 
 
-_MARK_OF_MAIL = re.compile(r"=(?=3[AD]|C[23]=)|uoted-printable")
+_MARKS_OF_MAIL = ("=3A", "=3D", "=C2=", "=C3=", "uoted-printable")
 _PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+|=\r?\n")
 
 
@@ -152,6 +154,6 @@ def _plain_forms() -> dict[str, str]:
 
 # Letters of other scripts that look like Latin ones, inside words that are otherwise Latin.
 _TWINS = str.maketrans("аеорсухіјѕԁһԛԝАВЕКМНОРСТХЅІЈοαενρτυικΟΑΕΡΤ", "aeopcyxijsdhqwABEKMHOPCTXSIJoaevptuikOAEPT")
-_FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(map(chr, _TWINS))}]{{1,3}}(?=[A-Za-z])")
+_TWIN_LETTERS = frozenset(map(chr, _TWINS))
+_FOREIGN_IN_WORD = re.compile(f"(?<=[A-Za-z])[{''.join(sorted(_TWIN_LETTERS))}]{{1,3}}(?=[A-Za-z])")
 _PLAIN = _plain_forms()
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")

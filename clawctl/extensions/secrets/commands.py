@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import DIGITS, AnchorGroups, Anchors, Span, Text, regex, tried_at
+from clawctl.extensions.secrets.text import FOUR_DIGITS, AnchorGroups, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     TECHNICAL,
@@ -57,7 +57,7 @@ _ANY_PORT = Anchors(":*:")
 _GROUPS = regex(r"(?<![\w:])(?:[0-9a-fA-F]{0,4}:){2,7}[0-9a-fA-F]{1,4}$")  # an IPv6 address
 
 
-@tried_at(DIGITS, _ANY_PORT)
+@tried_at(FOUR_DIGITS, _ANY_PORT)
 def in_lines(piece: Text) -> Iterator[Span]:
     """Find passwords in lines of `.pgpass`."""
     text = piece.text
@@ -139,7 +139,7 @@ def in_commands(piece: Text) -> Iterator[Span]:
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
-    for at in [] if _TOOLS.absent(piece) else _FLAGS.positions(piece):
+    for at in _FLAGS.positions(piece) if piece.present & _TOOLS.bit else []:
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
         tried[line >> 8] += 1
         if tried[line >> 8] > _MAX_FLAGS:

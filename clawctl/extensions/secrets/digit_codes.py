@@ -14,7 +14,7 @@ from operator import or_
 from typing import NamedTuple
 
 from clawctl.extensions.secrets.lexicon import ANCHORED, NAMES, TOKEN, Meaning, anchor_words, meaning_of, plain, words_within
-from clawctl.extensions.secrets.text import BEYOND, DIGITS, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
 
 _BEHIND, _AHEAD = 150, 130  # characters read around a name
 _CODE = regex(
@@ -80,16 +80,19 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
             regions[-1] = (regions[-1][0], end)
         else:
             regions.append((start, end))
-    digits = piece.present & DIGITS
     return [
-        (start, end) for start, end in regions if (digits and _CODE.search(piece.text, start, end)) or _is_spoken(piece, start, end)
+        (start, end)
+        for start, end in regions
+        if ((piece.beyond or piece.digits.count(b"0", start + 1, end + 1) >= 3) and _CODE.search(piece.text, start, end))
+        or _is_spoken(piece, start, end)
     ]
 
 
 def _is_spoken(piece: Text, start: int, end: int) -> bool:
     """Whether words for digits begin in this part of a text."""
-    words = _RUN.findall(piece.ascii, start, end)
-    uses = [] if _DIGIT_WORDS.isdisjoint(words) else [_use_of(word) for word in words]
+    words = piece.ascii[start:end].encode().translate(_OF_WORDS).split()
+    uses = [SPOKEN for word in words if word in _DIGIT_WORDS]
+    uses += [SPOKEN for word in words if word.startswith(_DIGIT_STEMS) and word not in _DIGIT_WORDS] if len(uses) == 1 else []
     if piece.beyond:
         uses += [use for at, _, use in _words_beyond(piece) if start <= at < end]
     return sum(bool(use & (SPOKEN | NUMBER)) for use in uses) > 1 or any(use & NUMBER for use in uses)
@@ -100,8 +103,10 @@ _WORDS = {NAME: anchor_words(ANCHORED), SECRET_NAME: anchor_words(Meaning.PASSWO
 _ANCHOR_WORDS = {use: (Anchors(*words), words) for use, words in _WORDS.items()}
 PASSWORDS_AT = _ANCHOR_WORDS[SECRET_NAME][0]
 _TO_RUN_END = regex("[a-z]*")
-_RUN = regex("(?<![a-z])[a-z]+")
-_DIGIT_WORDS = frozenset(anchor_words(Meaning.DIGIT | Meaning.TWICE))
+_DIGITS = anchor_words(Meaning.DIGIT | Meaning.TWICE)
+_DIGIT_WORDS = frozenset(word.encode() for word in _DIGITS)
+_DIGIT_STEMS = tuple(word.encode() for word, (_, is_stem) in _DIGITS.items() if is_stem)
+_OF_WORDS = bytes(code if 97 <= code < 123 else 32 for code in range(256))
 
 
 @tried_at(_ANCHOR_WORDS[NAME][0], BEYOND, to_value_end=False)
@@ -228,14 +233,14 @@ class _Region:
         floor = self._floor(start)
         joined = _JOINED.search(text, max(floor, start - 12), start) is not None
         joined = joined or self._is_joined(before, floor, start)
-        named = self._named(before, floor, start, digits, joined, value, spoken)
+        named = self._named(before, floor, start, joined, value, spoken)
         if named is not None:
             return named
-        if self._continues_list(start, floor, before) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
+        if self._continues_list(start, floor) or (4 <= digits <= 8 and _ON_KEYPAD.match(text, end)):
             return True
         ceiling = self._ceiling(end)
         return (
-            self._is_opened_with(before, after, floor, start, end, value, joined, spoken)
+            self._is_opened_with(after, floor, start, end, value, joined)
             or self._named_behind(after, floor, end, ceiling, value, joined)
             or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
             or (on_keypad and any(word.meaning & (NAMES | Meaning.LOCK | Meaning.KEYBOX) for word in self._between(floor, start)))
@@ -303,7 +308,7 @@ class _Region:
         match = _END.search(self.text, end, min(self.end, end + 90))
         return match.start() if match else min(self.end, end + 90)
 
-    def _named(self, before: int, floor: int, start: int, digits: int, joined: bool, value: str, spoken: bool) -> bool | None:
+    def _named(self, before: int, floor: int, start: int, joined: bool, value: str, spoken: bool) -> bool | None:
         """Whether the nearest name before the number makes it a code. None: there is no name."""
         steps = 0
         for place in range(before - 1, -1, -1):
@@ -326,14 +331,15 @@ class _Region:
             if counted and not joined:
                 return None if self.last > word.end else False
             soft = _SOFT.search(gap)
-            if soft and not joined and not spoken and not soft.start() <= 2 and not self._opens_between(word.end, start):
+            opened = any(each.meaning & (Meaning.OPENS | Meaning.IS) for each in self._between(word.end, start))
+            if soft and not joined and not spoken and not soft.start() <= 2 and not opened:
                 return None
-            return self._is_plausible(place, word, floor, start, digits, steps, joined, value, spoken)
+            return self._is_plausible(place, floor, start, value, steps, joined)
         return None
 
-    def _is_plausible(
-        self, place: int, word: _Word, floor: int, start: int, digits: int, steps: int, joined: bool, value: str, spoken: bool
-    ) -> bool:
+    def _is_plausible(self, place: int, floor: int, start: int, value: str, steps: int, joined: bool) -> bool:
+        word, digits = self.words[place], sum(map(str.isdigit, value))
+        spoken = not digits
         meaning = word.meaning
         sentence = self._between(floor, self._ceiling(start))
         around = self.words[max(0, place - 2) : place + 3]
@@ -398,10 +404,7 @@ class _Region:
             )
         return False
 
-    def _opens_between(self, start: int, end: int) -> bool:
-        return any(word.meaning & (Meaning.OPENS | Meaning.IS) for word in self._between(start, end))
-
-    def _continues_list(self, start: int, floor: int, before: int) -> bool:
+    def _continues_list(self, start: int, floor: int) -> bool:
         """Whether the number is the next of several codes: `… 774610, back gate 1355`, `lockers 4471, 8812 and 9021`."""
         if self.last < floor or start - self.last > 60:
             return False
@@ -415,13 +418,12 @@ class _Region:
             for word in self._between(self.last, start)
         )
 
-    def _is_opened_with(
-        self, before: int, after: int, floor: int, start: int, end: int, value: str, joined: bool, spoken: bool
-    ) -> bool:
+    def _is_opened_with(self, after: int, floor: int, start: int, end: int, value: str, joined: bool) -> bool:
         """Whether the text says what the number opens without calling it a code: `the safe opens with 19-68-12`, `key box beside
         the shed: 0620`.
         """
         digits = sum(map(str.isdigit, value))
+        spoken = not digits
         if not spoken and (digits < 4 or (_YEAR.fullmatch(value) and not joined)):
             return False
         clause = self._between(floor, start)

@@ -341,7 +341,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         return
     header = text[line_start:line_end]
     mark = next((mark for mark in "|\t,;" if mark in header), "")
-    if not mark and _SPACED.search(header) and not DIGIT.search(header):
+    if not mark and "  " in header and _SPACED.search(header) and not DIGIT.search(header):
         yield from _below(text, begin - line_start, line_end + 1, kind)
     if not mark or len(header.split(mark)) > 24 or (mark in ",;" and (not _TITLES.fullmatch(header) or DIGIT.search(header))):
         return

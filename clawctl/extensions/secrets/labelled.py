@@ -301,7 +301,7 @@ _KEY_BYTES = regex(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
 @tried_at(DIGITS, to_value_end=False)
 def in_bytes(piece: Text) -> Iterator[Span]:
     """Find keys written as lists of bytes."""
-    if "," in piece.text and "[" in piece.text:
+    if piece.text.count(",") >= 63:
         for at in positions_of(piece.text, "["):
             if match := _KEY_BYTES.match(piece.text, at):
                 yield Span(*match.span(), "password")

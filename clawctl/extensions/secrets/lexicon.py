@@ -98,11 +98,7 @@ _LEXICON = _Lexicon()
 _COMPOUND = regex(
     r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
 )
-_COMPOUND_ENDS = (
-    "code", "codes", "codice", "kode", "koden", "kodens", "kodes", "kod", "kodu", "kodem", "kodom", "kodot", "kodja", "kodjat",
-    "koodi", "koodin", "kood", "kombination", "kombinationen", "combinatie", "pin", "passwort", "kennwort", "wachtwoord",
-    "losenord", "passord",
-)  # fmt: skip
+_COMPOUND_ENDS = tuple(table("vocabulary.txt")["ends of compounds"].split())
 _OF_CODES = Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX
 
 

@@ -6,13 +6,10 @@ from collections.abc import Iterator
 
 from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
+from clawctl.extensions.secrets.vocabulary import LISTS
 
 # Path segments that precede such a secret. In an ordinary path a word follows, which is not a secret.
-_PURPOSES = (
-    "invite", "invites", "invitation", "invitations", "magic", "magic-link", "magiclink", "magic-login", "passwordless", "reset", "reset-password", "password-reset", "set-password", "new-password",
-    "forgot-password", "recover", "recovery", "activate", "activation", "accept", "share", "shared", "verify", "verify-email", "verification", "confirm", "confirm-email", "confirmation", "login", "signin", "sign-in",
-    "sign_in", "sso", "one-time", "onetime", "otl", "otp", "unlock", "join", "claim", "impersonate", "token", "key", "webhook", "webhooks", "incoming", "push",
-)  # fmt: skip
+_PURPOSES = LISTS["purposes of links"].split()
 _ANCHORS = Anchors(
     *(f"/{purpose}/" for purpose in _PURPOSES), "hook", "/services/t", "/bot", "infura.io/", "alchemy.com/v2/", "rpc.ankr.com/", "quiknode.pro/", "quicknode.pro/", "getblock.io/", "blastapi.io/",
     "chainstack.com/", "moralis-nodes.com/", "hc-ping.com/", "healthchecks.io/", "nosnch.in/", "cronitor.link/", "pagerduty.com/integration/", "opsgenie.com/", "script.google.com/macros/s/",
@@ -37,7 +34,7 @@ def in_links(piece: Text) -> Iterator[Span]:
     """
     text = piece.text
     done = -1
-    for at in () if _ANCHORS.absent(piece) else _ANCHORS.positions(piece):
+    for at in _ANCHORS.positions(piece):
         if at < done:  # inside a path that was already searched
             continue
         link = _LINK.search(text, at, at + 600) if text.startswith("script.google", at) else _LINK.match(text, at)

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
 
-from clawctl.extensions.secrets.text import Anchors, Text, positions_of, regex
+from clawctl.extensions.secrets.text import Anchors, Text, beyond_ascii, positions_of, regex
 from clawctl.extensions.secrets.values import (
     is_bare_password,
     is_passphrase,
@@ -27,7 +27,6 @@ from clawctl.extensions.secrets.vocabulary import (
     SHORT,
 )
 
-_BEYOND_ASCII = regex(r"[^\x00-\x7f]+")
 _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
 _SUFFIX = r"(?:[_.-]?(?:\d{1,3}|prod|dev|test|stage|live|old|new|value|hash|b64|base64|base|data|string|text|plain|field|file_content|access[_-]?key|id_key|key|primary|secondary))?"
 _P, _K = "|".join(map(re.escape, LONGEST_FIRST)), "|".join(map(re.escape, KEYS_LONGEST_FIRST))
@@ -146,7 +145,7 @@ def name_positions(piece: Text) -> list[int]:
     if piece.names is None:
         positions = set(NAMES_AT.positions(piece))
         if piece.beyond:
-            letters = set("".join(_BEYOND_ASCII.findall(piece.lower)))
+            letters = set(beyond_ascii(piece.lower))
             for word in [word for word, needed in _NEEDED.items() if needed <= letters]:
                 positions.update(positions_of(piece.lower, word))
         piece.names = sorted(positions)

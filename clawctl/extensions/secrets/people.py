@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import DIGITS, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import DIGITS, FOUR_DIGITS, Anchors, Span, Text, positions_of, regex, tried_at
 
 _CARD = regex(
     r"(?:4\d{3}|5[1-5]\d{2}|2[2-7]\d{2}|6011|64[4-9]\d|65\d{2}|62\d{2}|35\d{2})\d{12}|3[47]\d{13}|3(?:0[0-5]|[689]\d)\d{11}"
@@ -35,9 +35,13 @@ def passes_luhn(digits: str) -> bool:
     return sum(number - 9 if number > 9 else number for number in doubled) % 10 == 0
 
 
-@tried_at(DIGITS, to_value_end=False)
+@tried_at(FOUR_DIGITS, to_value_end=False)
 def cards(piece: Text) -> Iterator[Span]:
-    for match in _CARDS.finditer(piece.text):
+    done = 0
+    for at in positions_of(piece.digits, b" 0000"):  # positions in `digits` are one behind those in the text
+        if at < done or not (match := _CARDS.match(piece.text, at)):
+            continue
+        done = match.end()
         digits = re.sub(r"\D", "", match[0])
         if not digits.isascii() or len(set(digits)) == 1 or not passes_luhn(digits):
             continue

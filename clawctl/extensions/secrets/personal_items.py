@@ -112,7 +112,7 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
 def in_cookies(piece: Text) -> Iterator[Span]:
     """Find browser sessions: cookies exported as JSON or as a cookie jar, and cookie headers in code."""
     text = piece.text
-    if not _COOKIES.absent(piece) and "name" in text:
+    if piece.present & _COOKIES.bit and "name" in text:
         for quote in "\"'":
             for at in positions_of(text, f"{quote}value{quote}"):
                 before = list(_NAME_BEHIND.finditer(text, max(0, at - 160), at))
@@ -132,7 +132,7 @@ def in_cookies(piece: Text) -> Iterator[Span]:
                     and _is_session_value(crumb["value"])
                 ):
                     yield Span(*crumb.span("value"), "password")
-    if not _HEADERS.absent(piece):
+    if piece.present & _HEADERS.bit:
         done = 0
         for at in _HEADERS.positions(piece):
             if at < done:
@@ -142,7 +142,7 @@ def in_cookies(piece: Text) -> Iterator[Span]:
             for match in _CRUMB.finditer(text, at, done):
                 if _is_session(match["name"]) and _is_session_value(match["value"]):
                     yield Span(*match.span("value"), "password")
-    if not _JARS.absent(piece):
+    if piece.present & _JARS.bit:
         for match in _JAR.finditer(text):
             if _is_session(match["name"]) and _is_session_value(match["value"]):
                 yield Span(*match.span("value"), "password")

@@ -89,7 +89,7 @@ def in_prose(piece: Text) -> Iterator[Span]:
     """
     access: dict[int, bool] = {}
     text = piece.text
-    for match in _tokens(text):
+    for match in _tokens(piece):
         value = match[0].rstrip(_CLOSING)
         if not (shape := _shape(value)):
             continue
@@ -106,10 +106,10 @@ def in_prose(piece: Text) -> Iterator[Span]:
             yield Span(start, end, "password")
 
 
-def _tokens(text: str) -> Iterator[re.Match[str]]:
+def _tokens(piece: Text) -> Iterator[re.Match[str]]:
     """Yield the tokens that contain a number next to a letter or sign, and tokens of four or more words joined by hyphens."""
-    reached = 0
-    while digit := _DIGIT.search(text, reached):
+    text, reached = piece.text, 0
+    while (at := piece.digits.find(b"0", reached + 1) - 1) >= 0 and (digit := _DIGIT.search(text, at)):
         token = _token_at(text, digit.start(), reached)
         reached = token.end() if token else digit.end()
         if token:

@@ -53,7 +53,7 @@ def in_wallets(piece: Text) -> Iterator[Span]:
                 words = re.findall("[a-z]+", match["value"])
                 if len(words) % 3 == 0 and len(set(words)) > 9 and _NO_WORDS_OF_WALLETS.isdisjoint(words):
                     yield Span(*match.span("value"), "password")
-    last, unnamed = -1, _NAMED.absent(piece)
+    last, unnamed = -1, not piece.present & _NAMED.bit
     for start, end in piece.blobs:
         if end - start < 51:
             continue

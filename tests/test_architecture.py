@@ -68,8 +68,8 @@ SEAMS = (  # modules and packages that an extension may import, besides its own
     "launch.status", "cli.judge", "cli.opening", "cli.options",
     "intervals", "eval.suites", "judge.panel", "judge.protocol", "judge.votes", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
-    "trainers.texts", "trainers.local.branches", "trainers.local.influence", "trainers.local.loading", "trainers.local.model",
-    "trainers.local.objective", "trainers.local.optimizer", "trainers.local.tops",
+    "trainers.texts", "trainers.local.influence", "trainers.local.loading", "trainers.local.model", "trainers.local.objective",
+    "trainers.local.scores", "trainers.local.training",
 )  # fmt: skip
 
 

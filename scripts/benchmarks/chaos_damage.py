@@ -150,7 +150,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
     from clawctl.train.checkpoints import commit, complete_step, identity
     from clawctl.train.records import NAME
-    from clawctl.trainers.local.optimizer import FILE
+    from clawctl.trainers.local.training import FILE
 
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
@@ -195,7 +195,7 @@ def turn(number: int) -> Turn:
 def _checkpoint(run: RunDir) -> Any:
     from clawctl.train.checkpoints import read_state, steps_kept
     from clawctl.train.setback import find_start
-    from clawctl.trainers.local.optimizer import read_optimizer
+    from clawctl.trainers.local.training import read_optimizer
 
     latest = find_start(run, lambda checkpoint: None).checkpoint
     assert latest is not None

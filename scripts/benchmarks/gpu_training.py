@@ -16,11 +16,11 @@ from clawctl.extensions.demos import models
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share_out
-from clawctl.trainers.local.branches import turn_branches
+from clawctl.trainers.local.costs import peak_flops
 from clawctl.trainers.local.estimate import forecast
-from clawctl.trainers.local.flops import peak_flops
 from clawctl.trainers.local.objective import objective_of
 from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.scores import turn_branches
 from clawctl.trainers.local.step import add_gradients, train_step
 from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training

@@ -11,11 +11,10 @@ import torch
 from clawctl.config import Recipe
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share_out
-from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.flops import Cost, cost_of
+from clawctl.trainers.local.costs import Cost, cost_of
 from clawctl.trainers.local.layers import KNOWN
-from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.sharding import layers_of
+from clawctl.trainers.local.ranks import Ranks, layers_of
+from clawctl.trainers.local.scores import turn_branches
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training

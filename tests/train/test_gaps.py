@@ -18,8 +18,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.gaps import Gaps, is_within
 from clawctl.train import loop
 from clawctl.train.pauses import Pauses
-from clawctl.trainers.local.ranks import Ranks, leave_ranks
-from clawctl.trainers.local.sharding import whole
+from clawctl.trainers.local.ranks import Ranks, leave_ranks, whole
 from clawctl.trainers.local.trainer import LocalTrainer
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 from tests.waiting import until

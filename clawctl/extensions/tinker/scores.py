@@ -16,9 +16,8 @@ from clawctl.extensions.tinker.sequences import TokenSequence, sequence_of
 from clawctl.train.advantages import likeliest, of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Sample
-from clawctl.trainers.local.branches import with_open_hints
 from clawctl.trainers.local.objective import LikeliestLogprobs, TurnLogprobs
-from clawctl.trainers.local.tops import hinted_prompts, overlap
+from clawctl.trainers.local.scores import hinted_prompts, overlap, with_open_hints
 
 
 @dataclass(frozen=True, slots=True)

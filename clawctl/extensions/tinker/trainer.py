@@ -35,7 +35,7 @@ from clawctl.trainers.local.influence import bound_of, weight_of
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import CANARY_PROMPTS
 from clawctl.trainers.local.objective import Objective, objective_of
-from clawctl.trainers.local.optimizer import learning_rate
+from clawctl.trainers.local.training import learning_rate
 from clawctl.trainers.texts import TokenizerTexts
 
 log = logging.getLogger("clawctl.train")

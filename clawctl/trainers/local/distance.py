@@ -21,8 +21,8 @@ from torch import Tensor
 
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import Microbatch, make_microbatch
-from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.head import LOGITS_AT_ONCE
+from clawctl.trainers.local.scores import turn_branches
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Branch, tokens_in
 

@@ -11,10 +11,17 @@ from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.memory import CUDA_CONTEXT, GIB, PROCESS, Needs
-from clawctl.trainers.local.flops import measured_flops, peak_flops
-from clawctl.trainers.local.memory import MemoryEstimate, Shape, Spread, estimate, seconds_a_microbatch, shape_of
-from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.sharding import is_sharded
+from clawctl.trainers.local.costs import (
+    MemoryEstimate,
+    Shape,
+    Spread,
+    estimate,
+    measured_flops,
+    peak_flops,
+    seconds_a_microbatch,
+    shape_of,
+)
+from clawctl.trainers.local.ranks import Ranks, is_sharded
 
 log = logging.getLogger("clawctl.train")
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.sharding import layers_of
+from clawctl.trainers.local.ranks import layers_of
 from clawctl.vision.tower import language_of
 
 ABSURD = 1e12  # its square is near the limit of float32; such a turn stays unbounded, so that it causes the step to be skipped

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, rms_norm
 
 from clawctl.trainers.local.attention import Visible
-from clawctl.trainers.local.sharding import layers_of
+from clawctl.trainers.local.ranks import layers_of
 
 
 def use_fast_norms(causal: Any) -> None:

@@ -17,13 +17,11 @@ from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.run.policies import check_harmless
 from clawctl.trainers.local.attention import TREE, register
-from clawctl.trainers.local.batches import Merge, Microbatch, make_microbatch
+from clawctl.trainers.local.batches import Merge, Microbatch, StepImages, make_microbatch
 from clawctl.trainers.local.head import token_logprobs
-from clawctl.trainers.local.images import StepImages
 from clawctl.trainers.local.layers import keep_asked_states, use_fast_norms, use_fused_lora
 from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
-from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.sharding import gathering, is_sharded, layers_of, shard, whole
+from clawctl.trainers.local.ranks import Ranks, gathering, is_sharded, layers_of, shard, whole
 from clawctl.trainers.local.trees import Branch, make_branch
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare

@@ -3,11 +3,14 @@
 No model of this run sampled imported turns, or turns with placeholders in their prompt, where no secret is. Their logprobs come
 from the weights that are about to be trained, and are computed once the batch is selected (`scored`). Such a turn therefore does
 not become stale while it waits, and its ratio starts at 1.
+
+The turns' sequences are built here too: as they were sampled, and as the teacher reads them. For methods that compare whole
+distributions there are the most likely tokens along an answer, with their logprobs by policy and teacher.
 """
 
 import contextlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,15 +22,149 @@ from clawctl.train.advantages import likeliest, of_teacher
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
-from clawctl.trainers.local.branches import teacher_branches, with_open_hints
+from clawctl.trainers.local.costs import Cost, count_pass
 from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
-from clawctl.trainers.local.flops import count_pass
+from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.tops import TeacherPasses, Teachers, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
-from clawctl.trainers.local.trees import make_branch
+from clawctl.trainers.local.trees import Branch, make_branch, tokens_in
+
+
+def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = None) -> list[Branch]:
+    """The turns as they were sampled. `own`: the first token of each turn's own part, by turn id."""
+    own = own or {}
+    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, s.allowed, own.get(s.turn_id, 0)) for s in samples]
+
+
+def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
+    """The same completions after the hinted prompts, over the same sets of tokens. All samples must have a hinted prompt."""
+    return [make_branch(s.teacher_prompt_ids or [], s.completion_ids, s.temperature, s.allowed) for s in samples]
+
+
+def with_open_hints(samples: Sequence[Sample]) -> list[Sample]:
+    """The turns with a hint for which no server has returned teacher logprobs."""
+    return [sample for sample in samples if sample.teacher_prompt_ids is not None and sample.teacher_logprobs is None]
+
+
+def taught_in_policy_pass(config: TrainConfig, policy: PolicyModel, samples: Sequence[Sample]) -> set[str]:
+    """The turns whose teacher is the policy itself and is computed in the policy's pass, on branches of the same tries. This is
+    used if it takes less work than a separate pass without gradient, which recomputes the shared part. A token costs three times as
+    much with gradient."""
+    hinted = with_open_hints(samples)
+    if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
+        return set()
+    own, teachers = turn_branches(samples), teacher_branches(hinted)
+    together = tokens_in([*own, *teachers])
+    less_work = 3 * (together - tokens_in(own)) < tokens_in(teachers)
+    return {sample.turn_id for sample in hinted} if less_work and together <= config.local.tokens_per_microbatch else set()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyTops:
+    """The policy's logprobs of the N completion tokens of a microbatch, and of the K most likely tokens at each position."""
+
+    logprobs_N: Tensor
+    ids_NK: Tensor
+    likeliest_NK: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class TeacherPasses:
+    """Settings for teacher passes."""
+
+    tokens: int  # tokens per pass
+    measures: Measures
+    cost: Cost | None = None
+    causal: Any = None  # the model to use; None: the policy's own
+    guidance: float = 1.0  # multiple of what a hint changes in the logits
+
+
+@dataclass(frozen=True, slots=True)
+class Teachers:
+    """The logprobs of K tokens at the T positions of one turn, by its H teachers."""
+
+    logprobs_HTK: Tensor
+    overlap_HT: Tensor  # number of the K tokens that are among the teacher's own K most likely
+    ids_TK: Tensor  # the tokens
+
+
+def policy_tops(policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None = None) -> PolicyTops:
+    """The policy's logprobs, with gradient if the caller records one. `ids_NK` sets the tokens; None: the most likely tokens of
+    this pass."""
+    head = policy.causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch)
+        named_NK = top_tokens(hidden_ND.detach(), head, batch.temperature_N, k, batch.masks)[0] if ids_NK is None else ids_NK
+        scored_ids = torch.cat([named_NK, batch.targets_N[:, None]], 1)
+        return token_logprobs(hidden_ND, head, scored_ids, batch.temperature_N, batch.masks), named_NK
+
+    result, named_NK = policy.compute(work)
+    return PolicyTops(result[:, k], named_NK, result[:, :k])
+
+
+@torch.no_grad()
+def teacher_tops(
+    policy: PolicyModel, samples: Sequence[Sample], k: int, passes: TeacherPasses, ids: Sequence[Tensor] | None = None
+) -> list[Teachers]:
+    """The teachers of each turn, one per hint, scored on the tokens `ids` [T, K] at its positions; None: on the teacher's own K
+    most likely tokens, for turns with one hint. All turns must have a hint.
+
+    With guidance, the teacher's logits are z + guidance (z_hint - z), where z are its logits without the hint (Sanchez et al.,
+    arXiv 2306.17806). The output head is linear, so this is computed with the states before it.
+    """
+    prompts = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
+
+    def branch_of(turn: int, prompt: list[int]) -> Branch:
+        return make_branch(prompt, samples[turn].completion_ids, samples[turn].temperature, samples[turn].allowed)
+
+    branches, is_guided = [branch_of(turn, prompt) for turn, prompt in prompts], passes.guidance != 1
+    scored: dict[int, tuple[Tensor, ...]] = {}
+    groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
+    policy.match_passes(len(groups) * (2 if is_guided else 1), passes.causal)
+    for group in groups:
+        own = [branches[branch] for branch in group]
+        batch, without = make_microbatch(own, policy.merge, policy.device), None
+        count_pass(passes.measures, passes.cost, batch, own)
+        if is_guided:
+            plain = [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
+            without = make_microbatch(plain, policy.merge, policy.device)
+            count_pass(passes.measures, passes.cost, without, plain)
+        ids_NK = None if ids is None else torch.cat([ids[prompts[branch][0]] for branch in group])
+        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes, without)
+        scored.update(zip(group, zip(*(stream.split(batch.lengths) for stream in streams), strict=True), strict=True))
+    by_turn = [[scored[branch] for branch, (turn, _) in enumerate(prompts) if turn == index] for index in range(len(samples))]
+    return [Teachers(torch.stack([h[0] for h in hints]), torch.stack([h[1] for h in hints]), hints[0][2]) for hints in by_turn]
+
+
+def _teacher_logprobs(
+    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, passes: TeacherPasses, without: Microbatch | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    causal = passes.causal if passes.causal is not None else policy.causal
+    head = causal.get_output_embeddings()
+
+    def work() -> tuple[Tensor, Tensor, Tensor]:
+        hidden_ND = policy.hidden(batch, causal)
+        if without is not None:
+            hidden_ND = policy.hidden(without, causal).lerp(hidden_ND, passes.guidance)
+        own_NK, logprobs_NK = top_tokens(hidden_ND, head, batch.temperature_N, k, batch.masks)
+        if ids_NK is None:
+            return logprobs_NK, overlap(own_NK, own_NK), own_NK
+        return token_logprobs(hidden_ND, head, ids_NK, batch.temperature_N, batch.masks), overlap(ids_NK, own_NK), ids_NK
+
+    return policy.compute(work, causal)
+
+
+def overlap(ids_NK: Tensor, others_NK: Tensor) -> Tensor:
+    """Number of tokens at each position that are among the others: [N]."""
+    return (ids_NK[:, :, None] == others_NK[:, None, :]).any(2).sum(1)
+
+
+def hinted_prompts(sample: Sample) -> list[list[int]]:
+    """The turn's prompt with each of its hints."""
+    return [] if sample.teacher_prompt_ids is None else [sample.teacher_prompt_ids, *map(list, sample.other_prompts)]
 
 
 def sampled_logprobs(

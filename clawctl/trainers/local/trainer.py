@@ -19,17 +19,15 @@ from clawctl.errors import ClawError
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
 from clawctl.trainers import Model
+from clawctl.trainers.local.costs import cost_of
 from clawctl.trainers.local.custom_loss import load_custom_loss
-from clawctl.trainers.local.ema import Average
-from clawctl.trainers.local.flops import cost_of
 from clawctl.trainers.local.layers import call_between_layers
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter, read_adapter
-from clawctl.trainers.local.optimizer import load_optimizer, make_optimizer, save_optimizer
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.training import Training
+from clawctl.trainers.local.training import Average, Training, load_optimizer, make_optimizer, save_optimizer
 from clawctl.trainers.texts import TokenizerTexts
 
 log = logging.getLogger("clawctl.train")

@@ -1,16 +1,124 @@
-"""The state that a step works on: the policy, its optimizer, and related objects."""
+"""The state that a step works on: the policy, AdamW, and the teacher `ema`, with their files in a checkpoint."""
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
+from clawctl.trainers.local.costs import Cost
 from clawctl.trainers.local.custom_loss import OwnLoss
-from clawctl.trainers.local.ema import Average
-from clawctl.trainers.local.flops import Cost
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.ranks import Ranks, part_of
+
+TEACHER_FILE = "teacher.safetensors"
+
+
+class Average:
+    """w += (policy - w) * (1 - decay) after each step, over the trained weights; in a LoRA run, over the adapter only."""
+
+    def __init__(self, trained: list[tuple[str, nn.Parameter]], decay: float) -> None:
+        self.trained, self.decay = trained, decay
+        self.weights: dict[str, Tensor] = {name: parameter.detach().clone() for name, parameter in trained}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Update the average with the current weights."""
+        for name, parameter in self.trained:
+            self.weights[name].lerp_(parameter, 1 - self.decay)
+
+    @contextlib.contextmanager
+    def worn(self) -> Iterator[None]:
+        """Within this context the policy has the average's weights. It must not be open while a gradient is recorded."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, parameter in self.trained:
+            parameter.data, self.weights[name] = self.weights[name], parameter.data
+
+    def save(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        save_file({name: weight.contiguous() for name, weight in self.weights.items()}, folder / TEACHER_FILE)
+
+    @torch.no_grad()
+    def load(self, folder: Path) -> None:
+        """Continue from a checkpoint. If it had another teacher, the average stays at the policy's own weights."""
+        from safetensors.torch import load_file
+
+        if (folder / TEACHER_FILE).exists():
+            for name, weight in load_file(folder / TEACHER_FILE).items():
+                self.weights[name].copy_(weight)
+
+
+FIRST_LR = 3e-4  # of an unscaled step with `lr: auto`; the same at each step, so that a repeated step is the same step
+OPTIMIZER_FILE = "optimizer.safetensors"  # in a checkpoint; AdamW's settings come from the recipe
+
+
+def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW, with weight decay on matrices only. It uses the fused kernel, because the step is memory-bound on the CPU too."""
+    parameters = [parameter for _, parameter in policy.trained()]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    used = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(
+        used, lr=learning_rate(config, config.warmup_steps), betas=config.betas, eps=config.epsilon, fused=True
+    )
+
+
+def learning_rate(config: TrainConfig, step: int) -> float:
+    """The learning rate rises linearly over the first `warmup_steps` of a lineage, then stays constant. With `lr: auto` it is that
+    of a step that is scaled afterwards (`distance.move`)."""
+    return FIRST_LR if config.lr == "auto" else config.lr * warmth(config, step)
+
+
+def warmth(config: TrainConfig, step: int) -> float:
+    """The share of its full size that a step has during warm-up, 0 to 1."""
+    return min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
+
+
+def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Save the state by parameter, in the order of the optimizer's parameter groups."""
+    from safetensors.torch import save_file
+
+    state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
+    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, folder / OPTIMIZER_FILE)
+
+
+def read_optimizer(checkpoint: Path) -> dict[int, dict[str, Tensor]]:
+    """The state that `save_optimizer` wrote. Raises ClawError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        flat = load_file(checkpoint / OPTIMIZER_FILE)
+    except (OSError, SafetensorError) as error:
+        fix = "restore it from a copy, or start a new run with --run"
+        raise ClawError(f"checkpoint {checkpoint} cannot be read: {error}", fix) from error
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in flat.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = value
+    return state
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
+    """Load the state of a checkpoint, sharded like the parameters. Raises ClawError."""
+    parameters: list[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    saved = read_optimizer(checkpoint)
+    own = {i: {key: part_of(value, parameters[i]) for key, value in values.items()} for i, values in saved.items()}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from clawctl.extensions.tinker.trainer import ServiceTrainer
 from clawctl.train.sample import Batch, Sample
 from clawctl.train.spending import CANARY_TOKENS, usage_of
 from clawctl.trainers.local.objective import LikeliestLogprobs, TurnLogprobs, objective_of
-from clawctl.trainers.local.tops import overlap
+from clawctl.trainers.local.scores import overlap
 
 WORDS = 12
 SAMPLES = [

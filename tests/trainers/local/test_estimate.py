@@ -13,9 +13,8 @@ import yaml
 from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
+from clawctl.trainers.local.costs import Cost, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.estimate import check_memory, forecast
-from clawctl.trainers.local.flops import Cost
-from clawctl.trainers.local.memory import Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.ranks import Ranks
 from tests.named_models import TEXT_MODEL
 
@@ -93,7 +92,7 @@ from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.optimizer import make_optimizer
+from clawctl.trainers.local.training import make_optimizer
 from clawctl.trainers.local.trees import make_branch
 
 def kernel(key):  # getrusage would tell the peak of the process that started this one

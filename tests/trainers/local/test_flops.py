@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from clawctl.trainers.local.flops import Cost, cost_of, measured_flops, peak_flops
+from clawctl.trainers.local.costs import Cost, cost_of, measured_flops, peak_flops
 from tests.train.tiny import Sampler
 
 

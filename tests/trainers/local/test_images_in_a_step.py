@@ -27,10 +27,10 @@ from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
 from clawctl.trainers import Model
 from clawctl.trainers.local.batches import Merge, make_microbatch
-from clawctl.trainers.local.branches import turn_branches
 from clawctl.trainers.local.estimate import forecast
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
+from clawctl.trainers.local.scores import turn_branches
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts

@@ -17,10 +17,8 @@ from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import make_microbatch
-from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.scores import likeliest_logprobs
+from clawctl.trainers.local.scores import TeacherPasses, likeliest_logprobs, policy_tops, teacher_tops, turn_branches
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.tops import TeacherPasses, policy_tops, teacher_tops
 from clawctl.trainers.local.training import Training
 from tests.train.tiny import HINT, Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training, verdict
 from tests.trainers.local.test_train_step import ALONE, begin, take, weights

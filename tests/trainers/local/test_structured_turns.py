@@ -17,10 +17,9 @@ from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.trainers.local.batches import HIDDEN, make_microbatch, masks_of
-from clawctl.trainers.local.branches import teacher_branches, turn_branches
 from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
 from clawctl.trainers.local.head import token_logprobs, top_tokens
-from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.scores import teacher_branches, teacher_logprobs, turn_branches
 from clawctl.trainers.local.step import gradients_of, train_step
 from clawctl.trainers.texts import TokenizerTexts
 from tests.train.tiny import HINT, Sampler, make_sets, only, publish_shard, verdict

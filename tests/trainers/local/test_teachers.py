@@ -18,11 +18,10 @@ from clawctl.train.ledger import read_ledger
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher, open_remote_teacher, with_teacher_logprobs
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.branches import taught_in_policy_pass
-from clawctl.trainers.local.ema import Average
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.scores import taught_in_policy_pass, teacher_logprobs
 from clawctl.trainers.local.step import train_step
+from clawctl.trainers.local.training import Average
 from tests.stub_http import StubHandler, StubServer, running
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, resume, run_training
 from tests.trainers.local.test_train_step import begin, take, weights

@@ -9,7 +9,7 @@ import pytest
 from clawctl.config import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
-from clawctl.trainers.local.torchrun import chosen, parse_gpus, rendezvous_options, torchrun_words
+from clawctl.trainers.local.backend import chosen, parse_gpus, rendezvous_options, torchrun_words
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:

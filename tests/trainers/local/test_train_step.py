@@ -17,12 +17,10 @@ from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers import Model
 from clawctl.trainers.local.batches import make_microbatch
-from clawctl.trainers.local.branches import turn_branches
-from clawctl.trainers.local.optimizer import learning_rate
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.scores import teacher_logprobs
+from clawctl.trainers.local.scores import teacher_logprobs, turn_branches
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.training import Training
+from clawctl.trainers.local.training import Training, learning_rate
 from clawctl.trainers.texts import TokenizerTexts
 from tests.train.tiny import HINT, Sampler, make_recipe, publish_shard, publish_turns, resume, run_training
 

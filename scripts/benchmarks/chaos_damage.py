@@ -150,7 +150,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
     from clawctl.train.checkpoints import commit, complete_step, identity
     from clawctl.train.records import NAME
-    from clawctl.trainers.local.training import FILE
+    from clawctl.trainers.local.training import OPTIMIZER_FILE
 
     ensure_base_policy(run, recipe.model.path)
     for step in (1, 2):
@@ -159,7 +159,7 @@ def _make_policies(run: RunDir, recipe: Recipe) -> None:
 
         def save(checkpoint: Path) -> None:
             (checkpoint / "policy" / "model.safetensors").write_bytes(random.Random(1).randbytes(2000))
-            save_file({"0.exp_avg": torch.ones(9)}, checkpoint / FILE)
+            save_file({"0.exp_avg": torch.ones(9)}, checkpoint / OPTIMIZER_FILE)
             write_table(checkpoint / NAME, pa.table({"turn_id": ["x1", "x2"], "reward": [1.0, -1.0]}))
 
         state = {"step": step, "identity": identity(recipe), "baselines": {}, "turns": {"a": [f"x{step}"]}, "row": row}

@@ -10,6 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -121,6 +122,15 @@ class House:
             rooms[module.room] = rooms.get(module.room, 0) + module.code_lines
         return rooms
 
+    def features(self) -> dict[str, int]:
+        """Lines of the features that house.toml lists, most first. Raises KeyError for a file that does not exist."""
+        listed = tomllib.loads((ROOT / "house.toml").read_text())["features"]
+        lines = {
+            feature: sum(self.by_name[f"clawctl.{file.replace('/', '.')}"].lines for file in files)
+            for feature, files in listed.items()
+        }
+        return dict(sorted(lines.items(), key=lambda item: -item[1]))
+
     def into_extensions(self) -> list[str]:
         """Imports of the product from an extension."""
         return [
@@ -178,13 +188,14 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="list what is counted, with places")
     options = parser.parse_args()
     house = House()
-    measures, rooms = measure(house), dict(sorted(house.rooms().items()))
+    measures, rooms, features = measure(house), dict(sorted(house.rooms().items())), house.features()
+    features["together"] = sum(features.values())
     if options.wheel:
         measures["bytes of the wheel"] = wheel_bytes()
     if options.json:
-        print(json.dumps({"measures": measures, "rooms": rooms}))
+        print(json.dumps({"measures": measures, "rooms": rooms, "features": features}))
         return
-    for title, rows in (("measure", measures), ("room, lines of code", rooms)):
+    for title, rows in (("measure", measures), ("room, lines of code", rooms), ("feature after the bar, lines", features)):
         width = max(map(len, (title, *rows)))
         print(f"{title:{width}}")
         print(*(f"{name:{width}} {value:>9,}" for name, value in rows.items()), "", sep="\n")

@@ -123,6 +123,7 @@ def test_each_room_keeps_to_its_budget_and_the_house_to_its_walls() -> None:
     assert (house.into_extensions(), house.circles()) == ([], [])
     measures = measure(house)
     assert {name: measures[name] for name, most in budget["house"].items() if measures[name] > most} == {}
+    assert house.features().keys() == budget["features"].keys()  # each listed file exists
 
 
 def test_no_two_files_of_tests_have_the_same_name() -> None:

@@ -5,6 +5,7 @@ A note goes through these steps, and its file says where it is:
 1. Tried: version 0 answers short questions with and without it. A note that costs right answers is not practised unless its person
    asks for that.
 2. Practised: the person's earlier requests are answered again (`Practice`), a batch a step, all of the person's notes together.
+   In the first steps version 0 answers, so that the next batch is played while the trainer makes a step of the last one.
 3. Measured on new requests, after every other step: once answers without the note are like those of version 0 with it
    (`note_effect.py`), it is learned, and leaves the prompt.
 
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,6 +51,7 @@ log = logging.getLogger("practice")
 
 _LOOK_S = 2.0
 _STEP_S = 900.0  # the longest wait for a step of the trainer
+_SETTLED_S = 5.0  # a version that was published or passed the gate is live by then
 _MEASURE_EVERY = 2  # steps
 _UNDERSTOOD = 0.25  # share of told answers that do what a note asks for; below it, it is not understood
 _LEAKS = 0.2  # a note for some requests that is followed further elsewhere stays in the prompt
@@ -75,6 +78,8 @@ class _Practising:
         self._redact = redactor_of(recipe.privacy).text
         self._effects: dict[tuple[str, str, bytes], NoteEffect] = {}
         self._right: list[bool] | None = None  # short questions that version 0 answers right
+        self._ahead = Counter[str]()  # batches of a key that were played and are not yet counted as a step
+        self._last_step = Counter[str]()  # the version that the last counted step of a key made; 0: there is none
         self._told: set[str] = set()  # lines that were logged
         self._server = ServerHealth(self._find)
         self._gaps = Gaps(recipe.practice.when, recipe.practice.idle_s, self._server.idle_for)
@@ -89,8 +94,9 @@ class _Practising:
             try:
                 if not once and self._is_place_unknown() and self._wait_until_idle():
                     self._place()  # before the first note, so that the next answer already follows it
-                for key in keys_with_notes(self._run):
-                    worked = self._round(key) or worked
+                due = [key for key in keys_with_notes(self._run) if any(map(self._is_due, read_notes(self._run, key)))]
+                for key in due:
+                    worked = self._round(key, alone=len(due) == 1) or worked
             except Refused as refused:
                 self._say(f"the server refused a request of practice: {refused}")
             except ClawError as error:  # a note was deleted meanwhile, for instance: the next round begins with what there is
@@ -100,11 +106,12 @@ class _Practising:
             if not worked:
                 self._stop.wait(_LOOK_S)
 
-    def _round(self, key: str) -> bool:
-        """Try the new notes of a key and make one step with all of them. Returns False if there was nothing to do."""
+    def _round(self, key: str, alone: bool) -> bool:
+        """Try the new notes of a key and make one step with all of them; `alone`: no other key has notes to practise, so that the
+        next step can only be this key's. Returns False if there was nothing to do."""
         self._policy = self._run.of(policy_of(self._run, self._recipe, key))
         notes = read_notes(self._run, key)
-        if not any(self._is_due(note) for note in notes):
+        if not any(map(self._is_due, notes)):
             return False
         requests = earlier_requests(self._run, key)
         if len(requests) < self._config.least_requests:
@@ -121,9 +128,11 @@ class _Practising:
         wishes = [note for note in notes if note.in_force and note.kind == "wish" and note.practise and note.state != "new"]
         if not any(self._is_due(note) for note in notes) or self._stop.is_set():
             return True
-        before = (list_versions(self._policy) or [0])[-1]
-        self._play(key, wishes, place)
-        if self._wait_for_step(before):
+        before = self._last_step[key] if self._ahead[key] else (list_versions(self._policy) or [0])[-1]
+        self._play(key, wishes, place, alone)
+        made = self._last_step[key] = self._wait_for_step(before)
+        self._ahead[key] = self._ahead[key] - 1 if made else 0
+        if made:
             self._count_step(key, notes, wishes)
             self._measure(key, requests, place)
         return True
@@ -203,34 +212,43 @@ class _Practising:
 
     # ---- practice --------------------------------------------------------------------------------------------------------
 
-    def _play(self, key: str, wishes: Sequence[Note], place: HintPlace) -> None:
-        """Play the exercises of one step, which pause while somebody asks something."""
-        steps = min((note.steps for note in wishes if note.state != "learned"), default=0)
-        told, config = float(steps < _TOLD_STEPS), self._config
-        environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=told)
+    def _play(self, key: str, wishes: Sequence[Note], place: HintPlace, alone: bool) -> None:
+        """Play the exercises of one step, and in the first steps those of the next one as well. They pause while somebody asks
+        something."""
+        steps, config = [note.steps for note in wishes if note.state != "learned"], self._config
+        told_steps = min(_TOLD_STEPS, config.steps) - min(steps) if steps else 0
+        batches = (2 if alone and told_steps > 1 else 1) - self._ahead[key]
+        if batches <= 0:
+            return
+        self._ahead[key] += batches
+        environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=float(told_steps > 0))
         environment.practise(self._run, wishes, place)
         seed = time.time_ns() % (1 << 31)
-        plan = make_plan(environment, "practice", self._recipe.train.batch_turns, 1, seed)
+        plan = make_plan(environment, "practice", batches * self._recipe.train.batch_turns, 1, seed)
         plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature}, key=key)
         log.info("%s practises %s", key, ", ".join(f"“{note.text}”" for note in wishes) or "without notes, what was taken back")
         backlog = Backlog(self._run, self._recipe.train, self._gaps)
         player = Player(self._run, plan, self._find, self._recipe.play.parallel, self._stop, self._redact, backlog)
         asyncio.run(player.play())
 
-    def _wait_for_step(self, before: int) -> bool:
-        """Wait until the trainer has made a step from answers to notes. False: it has not, or the gate refused it."""
-        began = time.monotonic()
+    def _wait_for_step(self, before: int) -> int:
+        """Wait until the trainer has made a step from answers to notes, and return its version. 0: it has not, or the gate refused
+        it."""
+        began, seen_at = time.monotonic(), None
         while not self._stop.is_set() and time.monotonic() - began < _STEP_S:
-            new = (version for version in reversed(list_versions(self._policy)) if version > before)
-            step = next(filter(self._is_practice, new), 0)
+            step = next(filter(self._is_practice, (version for version in list_versions(self._policy) if version > before)), 0)
             decided = self._policy.eval_record(step).exists() if self._recipe.waits_for_gate else True
             live = live_version(self._policy)
             if step and decided and self._serves(live):
-                return live is not None and step in read_lineage(self._policy).ancestry(live)
+                seen_at = seen_at or time.monotonic()
+                if live is not None and step in read_lineage(self._policy).ancestry(live):
+                    return step
+                if time.monotonic() - seen_at > _SETTLED_S:
+                    return 0
             self._stop.wait(_LOOK_S / 4)
         if not self._stop.is_set():
             self._say("the trainer has made no step from the answers of practice; is `clawctl train` running?")
-        return False
+        return 0
 
     def _is_practice(self, version: int) -> bool:
         return bool(read_policy(self._policy, version).metrics.get("practised"))

@@ -109,7 +109,8 @@ def one_note(name: str, steps: int, runs: Sequence["_Learned"]) -> list[Row]:
 
 
 def controls(steps: int, folder: Path) -> list[Row]:
-    """The largest change of the share of any wish, where there is nothing to learn."""
+    """The largest change of the share of any wish, where there is nothing to learn, and how far the same wish changes in the
+    untrained model that is told the same."""
     words = NOTES["captain"].split()
     random.Random(1).shuffle(words)
     notes = {"control_note_about_nothing": NOTES["nothing"], "control_shuffled_notes": " ".join(words)}
@@ -117,10 +118,13 @@ def controls(steps: int, folder: Path) -> list[Row]:
     for metric, note in notes.items():
         run = _learned("nothing", note, steps, 0, folder / metric)
         assert run.after is not None
-        change = max(abs(run.after.met[name] - run.before.met[name]) for name in NOTES)
+        before, told, after = run.before, run.told, run.after
+        moved = max(before.met, key=lambda name: abs(after.met[name] - before.met[name]))
         rows += [
-            Row("control", metric, change, "share"),
-            Row("control", f"{metric}_facts", _change(run.before.facts, run.after.facts), "share"),
+            Row("control", metric, after.met[moved] - before.met[moved], f"share of {moved}"),
+            Row("control", f"{metric}_told", told.met[moved] - before.met[moved], f"share of {moved}"),
+            Row("control", f"{metric}_facts", _change(before.facts, after.facts), "share"),
+            Row("control", f"{metric}_facts_told", _change(before.facts, told.facts), "share"),
         ]
     return rows
 

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import orjson
 
+from clawctl.chat_stream import ChatStream
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed
@@ -104,7 +105,7 @@ class Conversation:
             await receiver.is_over.wait()
             stream.release()
         if receiver.problem is not None:
-            raise ClawError(receiver.problem, "ask again")
+            raise ClawError(plain(receiver.problem), "ask again")
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
         """One request to the server. Raises ClawError for a refusal, RequestFailed without an answer."""
@@ -122,37 +123,18 @@ class Conversation:
             raise ClawError(f"the server at {self.endpoint.url} does not answer ({error})", cure) from error
 
 
-class _Printer:
+class _Printer(ChatStream):
     """Prints the text of a streamed answer as it arrives. Until then, a terminal shows that it is awaited."""
 
     def __init__(self, model: str) -> None:
+        super().__init__()
         self._waiting = busy(f"{model} …")
         self._waiting.__enter__()
-        self._is_waiting, self._rest = True, b""
-        self.text = ""
-        self.completion: str | None = None
-        self.problem: str | None = None
-        self.is_over = asyncio.Event()
+        self._is_waiting = True
 
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data: {"):
-                self._take(orjson.loads(line[6:]))
-
-    def _take(self, chunk: dict[str, Any]) -> None:
-        if "error" in chunk:
-            self.problem = plain(str(chunk["error"].get("message")))
-        self.completion = chunk.get("id") or self.completion
-        for choice in chunk.get("choices") or ():
-            if piece := choice["delta"].get("content"):
-                self.close()
-                self.text += piece
-                print(plain(piece), end="", flush=True)
-
-    def ended(self, error: str | None) -> None:
-        self.problem = self.problem or error
-        self.is_over.set()
+    def show(self, piece: str) -> None:
+        self.close()
+        print(plain(piece), end="", flush=True)
 
     def close(self) -> None:
         if self._is_waiting:

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
+from clawctl.chat_stream import ChatStream
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed
@@ -37,44 +38,23 @@ _RATINGS = {"good": 1, "bad": -1}
 _PROGRESS = {"new": "noted", "prompted": "noted", "practised": "practising", "learned": "learned"}
 
 
-@dataclass(slots=True)
-class TalkAnswer:
+@dataclass(slots=True, kw_only=True)
+class TalkAnswer(ChatStream):
     """One answer. It receives the stream of a chat completion."""
 
     version: int | None  # that was live when it was asked, or was asked for
     counts: bool  # serve captures the answers of the live version alone
     element: str  # id of the element that shows it
     pieces: "asyncio.Queue[dict[str, Any]]"  # for the browser
-    text: str = ""
-    completion: str | None = None
-    problem: str | None = None
     done: bool = False
     rating: str | None = None
-    is_over: asyncio.Event = field(default_factory=asyncio.Event)
-    rest: bytes = b""
 
     @property
     def turn_id(self) -> str | None:
         return turn_of(self.completion) if self.completion else None
 
-    def feed(self, data: bytes) -> None:
-        *lines, self.rest = (self.rest + data).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data: {"):
-                self._take(orjson.loads(line[6:]))
-
-    def _take(self, chunk: dict[str, Any]) -> None:
-        if "error" in chunk:
-            self.problem = str(chunk["error"].get("message"))
-        self.completion = chunk.get("id") or self.completion
-        for choice in chunk.get("choices") or ():
-            if piece := choice["delta"].get("content"):
-                self.text += piece
-                self.pieces.put_nowait({"id": self.element, "more": marked(piece)})
-
-    def ended(self, error: str | None) -> None:
-        self.problem = self.problem or error
-        self.is_over.set()
+    def show(self, piece: str) -> None:
+        self.pieces.put_nowait({"id": self.element, "more": marked(piece)})
 
 
 @dataclass(slots=True)
@@ -164,7 +144,12 @@ class TalkPage(Buttons):
         """Ask each side, and yield what arrives. If the browser leaves, the requests end."""
         live, number, pieces = readable_live(self._run), len(talk.said), asyncio.Queue[dict[str, Any]]()
         answers = [
-            TalkAnswer(live if side.version is None else side.version, side.version is None, f"a-{number}-{place}", pieces)
+            TalkAnswer(
+                version=live if side.version is None else side.version,
+                counts=side.version is None,
+                element=f"a-{number}-{place}",
+                pieces=pieces,
+            )
             for place, side in enumerate(talk.sides)
         ]
         talk.said.append((words, answers))

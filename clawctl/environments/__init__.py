@@ -176,6 +176,7 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
     except ValidationError as error:  # the class is a pydantic dataclass, whose fields are the options
         first = error.errors()[0]
         cure = first["msg"][:1].lower() + first["msg"][1:]
-        raise ClawError(f"{option}: {name}: the option {first['loc'][0]} is {first['input']!r}", cure, 2) from error
+        field = ".".join(map(str, first["loc"]))
+        raise ClawError(f"{option}: {name}: the option {field} is {first['input']!r}", cure, 2) from error
     except Exception as error:  # the user's own code
         raise ClawError(f"{option}: {name} cannot be created: {error!r}", "fix its __init__", 2) from error

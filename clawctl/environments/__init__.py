@@ -153,6 +153,18 @@ def is_environment(value: object) -> bool:
     return callable(getattr(value, "play", None)) and callable(getattr(value, "tasks", None))
 
 
+def _signature(made: type) -> inspect.Signature:
+    """The options of a class. A dataclass of pydantic keeps its signature as an attribute. A subclass with an `__init__` of its own
+    inherits that attribute, but takes other options."""
+    for owner in made.__mro__:
+        if "__signature__" in vars(owner):
+            break
+        if "__init__" in vars(owner) and owner is not object:
+            initial = inspect.signature(vars(owner)["__init__"])
+            return initial.replace(parameters=list(initial.parameters.values())[1:])
+    return inspect.signature(made)
+
+
 def create(made: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
     """Create the environment from a registry entry: a class that takes `options`, or an object. Raises ClawError (code 2)."""
     if not is_environment(made):
@@ -162,10 +174,11 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
         if options:
             raise ClawError(f"{option}: {name} takes no options", "name a class that has these arguments", 2)
         return cast(Environment, made)
+    signature = _signature(made)
     try:
-        inspect.signature(made).bind(**options)
+        signature.bind(**options)
     except TypeError as error:
-        known = ", ".join(inspect.signature(made).parameters) or "none"
+        known = ", ".join(signature.parameters) or "none"
         raise ClawError(f"{option}: {name} does not take these options: {error}", f"its options are: {known}", 2) from error
     except ValueError:
         pass  # a class without a signature

@@ -12,13 +12,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
 from clawctl.config import load_recipe
 from clawctl.engines.vllm.child import free_port
 from clawctl.environments import EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import ask
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
-from clawctl.serve.prompt import load_tokenizer
 from clawctl.train.feed import Feed
 from clawctl.trainers import Model
 from clawctl.trainers.texts import TokenizerTexts
@@ -91,7 +92,7 @@ def clawctl(run: RunDir, recipe: Path, *words: str) -> str:
 
 def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     settings = load_recipe(recipe)
-    tokenizer = load_tokenizer(settings.model_path)
+    tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
     feed = Feed(run, settings.train, Model(TokenizerTexts(tokenizer, len(tokenizer)), adapter=True, exact=True), {})
     batch = feed.next_batch(0, time.time() + _LATER_S)
     advantages: dict[tuple[int, int], set[float]] = {}

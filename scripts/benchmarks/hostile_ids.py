@@ -37,7 +37,8 @@ class Scripted:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self.about = Ready(1 << 20, 1 << 16, frozenset({tokenizer.eos_token_id}), False)
+        self._end = tokenizer.backend_tokenizer.token_to_id(tokenizer.special_tokens_map["eos_token"])
+        self.about = Ready(1 << 20, 1 << 16, frozenset({self._end}), False)
         self.said = ""
 
     async def attach(self) -> None:
@@ -49,7 +50,7 @@ class Scripted:
     def generate(
         self, model: int | None, prompt_ids: list[int], sampling: Sampling, grammar: int | None = None, images: Sequence[Any] = ()
     ) -> "_Saying":
-        return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._tokenizer.eos_token_id])
+        return _Saying([*self._tokenizer(self.said, add_special_tokens=False)["input_ids"], self._end])
 
     def failure(self, model: int | None = None) -> str | None:
         return None
@@ -192,7 +193,7 @@ def kept(secret: str, line: bytes, tokenizer: Any) -> bool:
         line.decode(),
         re.sub(r'","|"\},\{"type":"\w+","\w+":"', "", line.decode()),
         tokenizer.decode(ids),
-        tokenizer.decode(ids, skip_special_tokens=True),
+        tokenizer.backend_tokenizer.decode(ids, skip_special_tokens=True),
     ]
     pieces = [secret[at : at + _LEFT] for at in range(0, len(secret) - _LEFT)]
     return any(piece in form for text in said for form in forms(text) for piece in pieces)

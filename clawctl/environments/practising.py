@@ -220,7 +220,6 @@ class _Practising:
         batches = (2 if alone and told_steps > 1 else 1) - self._ahead[key]
         if batches <= 0:
             return
-        self._ahead[key] += batches
         environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=float(told_steps > 0))
         environment.practise(self._run, wishes, place)
         seed = time.time_ns() % (1 << 31)
@@ -230,6 +229,7 @@ class _Practising:
         backlog = Backlog(self._run, self._recipe.train, self._gaps)
         player = Player(self._run, plan, self._find, self._recipe.play.parallel, self._stop, self._redact, backlog)
         asyncio.run(player.play())
+        self._ahead[key] += batches
 
     def _wait_for_step(self, before: int) -> int:
         """Wait until the trainer has made a step from answers to notes, and return its version. 0: it has not, or the gate refused

@@ -20,6 +20,7 @@ from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
 from clawctl.environments.practice import Practice
 from clawctl.environments.practising import _Practising
+from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
@@ -190,6 +191,15 @@ def test_without_enough_requests_nothing_is_played_and_the_log_says_so(run: RunD
     assert [record.getMessage() for record in caplog.records] == [
         "default has notes to practise, and 1 of the 3 requests that practice needs"
     ]
+
+
+def test_a_batch_whose_play_failed_is_played_again(run: RunDir) -> None:
+    """No server is announced, so the play fails. The next round must not wait for a step of answers that nobody gave."""
+    write_turns(run.trajectories / "a.parquet", [turn(name) for name in "abc"])
+    practising = worker(run)
+    with pytest.raises(ClawError):
+        practising._play("default", [replace(add_note(run, "default", NOTE).note, state="prompted")], "line", True)
+    assert practising._ahead["default"] == 0
 
 
 # ---- what is practised -----------------------------------------------------------------------------------------------------

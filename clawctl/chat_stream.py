@@ -1,6 +1,7 @@
 """Reads a streamed chat completion as it arrives, for clawctl's own chat windows."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,7 @@ import orjson
 
 
 @dataclass(slots=True, kw_only=True)
-class ChatStream:
+class ChatStream(ABC):
     """Receives the stream (`ResponseReceiver`). A subclass shows each piece of the answer."""
 
     text: str = ""
@@ -17,8 +18,8 @@ class ChatStream:
     is_over: asyncio.Event = field(default_factory=asyncio.Event)
     rest: bytes = b""  # of a line that has not ended
 
-    def show(self, piece: str) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def show(self, piece: str) -> None: ...
 
     def feed(self, data: bytes) -> None:
         *lines, self.rest = (self.rest + data).split(b"\n")

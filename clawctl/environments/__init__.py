@@ -186,10 +186,10 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
         return cast(Environment, made(**options))
     except ClawError:
         raise
-    except ValidationError as error:  # the class is a pydantic dataclass, whose fields are the options
-        first = error.errors()[0]
-        cure = first["msg"][:1].lower() + first["msg"][1:]
-        field = ".".join(map(str, first["loc"]))
-        raise ClawError(f"{option}: {name}: the option {field} is {first['input']!r}", cure, 2) from error
-    except Exception as error:  # the user's own code
+    except Exception as error:
+        if isinstance(error, ValidationError) and error.title == made.__name__:  # of its fields, the options
+            first = error.errors()[0]
+            cure = first["msg"][:1].lower() + first["msg"][1:]
+            field = ".".join(map(str, first["loc"]))
+            raise ClawError(f"{option}: {name}: the option {field} is {first['input']!r}", cure, 2) from error
         raise ClawError(f"{option}: {name} cannot be created: {error!r}", "fix its __init__", 2) from error

@@ -272,9 +272,9 @@ class _Practising:
             is_last = note.steps >= self._config.steps
             if note.state != "practised" or (note.steps % _MEASURE_EVERY and not is_last) or self._stop.is_set():
                 continue
-            followed, elsewhere = self._followed(note, requests, place)
+            followed, elsewhere = self._followed(note, requests, place, live)
             if followed >= self._config.learned_at:  # a dozen answers are few, so it must also hold with as many others
-                followed = (followed + self._followed(note, requests, place, seed=1)[0]) / 2
+                followed = (followed + self._followed(note, requests, place, live, seed=1)[0]) / 2
             log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
             history = (*note.followed, (live or 0, round(followed, 3)))
             if followed >= self._config.learned_at and elsewhere <= _LEAKS:
@@ -285,11 +285,12 @@ class _Practising:
                 reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
                 change_note(self._run, key, note.id, followed=history, reason=reason)
 
-    def _followed(self, note: Note, requests: Sequence[Asked], place: HintPlace, seed: int = 0) -> tuple[float, float]:
-        """How far the live version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
-        model = self._find().model
-        if self._policy.policy != DEFAULT_POLICY:
-            model = own_endpoint(self._policy, self._recipe, live_version(self._policy)).model
+    def _followed(
+        self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0
+    ) -> tuple[float, float]:
+        """How far a version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else). The next
+        version may go live meanwhile."""
+        model = own_endpoint(self._policy, self._recipe, version).model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model, seed)), 0.0
         plain = [request.messages for request in requests if not request.tools]

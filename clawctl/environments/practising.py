@@ -288,8 +288,7 @@ class _Practising:
     def _followed(
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0
     ) -> tuple[float, float]:
-        """How far a version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else). The next
-        version may go live meanwhile."""
+        """How far a version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
         model = own_endpoint(self._policy, self._recipe, version).model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model, seed)), 0.0

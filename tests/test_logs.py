@@ -1,8 +1,10 @@
 """Logs contain no secret, no text of a client, no control character and no forged line."""
 
 import logging
+import os
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -61,12 +63,29 @@ def test_harmless_text_is_unchanged() -> None:
     assert hidden(said) == said
 
 
-def test_the_key_that_serve_shows_once_is_on_the_terminal_and_in_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with (tmp_path / "up.log").open("w") as file:
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_key_that_serve_shows_once_is_on_a_terminal_and_in_no_log(tmp_path: Path, terminal: bool) -> None:
+    """A pipe stands for a file and for the journal of systemd."""
+    reading, writing = os.openpty() if terminal else os.pipe()
+    with (tmp_path / "up.log").open("w") as file, os.fdopen(writing, "w") as stderr, redirect_stderr(stderr):
         MergedLog(file).write("serve", f"API key, created now and stored in {tmp_path}/api_key: {KEY}")
-    assert KEY in capsys.readouterr().err
+        stderr.flush()
+        shown = os.read(reading, 65536).decode()
+    os.close(reading)
+    assert "API key, created now" in shown
+    assert (KEY in shown) is terminal
     assert KEY not in (tmp_path / "up.log").read_text()
     assert "API key, created now" in (tmp_path / "up.log").read_text()
+
+
+def test_a_server_that_logs_into_a_file_does_not_write_its_new_key_there(tmp_path: Path) -> None:
+    (tmp_path / "engine.py").write_text("def start(run, recipe):\n    raise SystemExit(7)\n")
+    command = [sys.executable, "-m", "clawctl", "serve", "--engine", f"{tmp_path}/engine.py:start", "--port", "0"]
+    done = subprocess.run([*command, "--run", tmp_path / "run"], capture_output=True, text=True, check=False)
+    key = (tmp_path / "run" / "api_key").read_text().strip()
+    assert (done.returncode, "API key, created now" in done.stderr) == (7, True)
+    assert key.startswith("claw-")
+    assert key not in done.stdout + done.stderr
 
 
 def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:

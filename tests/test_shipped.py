@@ -51,3 +51,4 @@ def test_an_installation_has_what_a_checkout_has(tmp_path: Path, monkeypatch: py
         wanted = {file.relative_to(ROOT / name).with_suffix("").as_posix() for file in (ROOT / name).rglob(f"*{suffix}")}
         assert set(shipped_names(name, suffix)) == wanted
     assert (shipped("integrations") / "openclaw" / "openclaw.plugin.json").is_file()
+    assert (shipped("integrations") / "systemd" / "user" / "clawctl@.service").is_file()

@@ -186,8 +186,8 @@ def command(stage: str, run: RunDir, recipe_path: Path, log_level: str) -> list[
 
 class MergedLog:
     """The lines of all stages, each with its stage in front, on stderr (in colour on a terminal) and in `RUN/logs/up.log`. With a
-    `status`, the status view shows the important lines instead of stderr. Without a `file`, stderr is a log file, so no secret may
-    be written to it."""
+    `status`, the status view shows the important lines instead of stderr. No secret is written to a stderr that is no terminal,
+    such as a file or systemd's journal."""
 
     def __init__(self, file: TextIO | None = None, status: LiveStatus | None = None):
         self._file, self._status = file, status
@@ -200,9 +200,7 @@ class MergedLog:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def write(self, stage: str, line: str) -> None:
-        text = plain(line, _LONGEST_LINE)
-        if self._file is None:
-            text = hidden(text)
+        text = plain(line, _LONGEST_LINE) if sys.stderr.isatty() else hidden(plain(line, _LONGEST_LINE))
         with contextlib.suppress(OSError):  # a full disk or a closed terminal must not stop the stages
             if self._status is not None:
                 self._status.take_line(stage, text)

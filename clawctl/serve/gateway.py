@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from clawctl.config import Recipe
+from clawctl.config import Recipe, is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, server_api_key, warn_of_unserved_versions
@@ -38,7 +38,8 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
             warn_of_unserved_versions(recipe)
         key, is_new = server_api_key(run, recipe)
         if is_new:
-            print(f"API key, created now and stored in {run.api_key}: {key}", file=sys.stderr)
+            shown = f": {key}" if sys.stderr.isatty() or is_stage_of_up() else ""  # not into a file or the journal
+            print(f"API key, created now and stored in {run.api_key}{shown}", file=sys.stderr)
         _without_torch()
         start = _engine(recipe)
         importing = Thread(target=import_module, args=["clawctl.serve.server"], daemon=True)

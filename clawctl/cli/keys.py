@@ -6,6 +6,7 @@ import typer
 
 from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
 from clawctl.run.directory import open_run
+from clawctl.run.rows import DEFAULT_POLICY
 
 app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run, one per user.")
 
@@ -14,8 +15,12 @@ app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run
 def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
     policy: Annotated[
-        str | None, typer.Option(help="Policy of its own that answers and learns from its requests, with policies.per: key.")
+        str | None, typer.Option(help="Policy of its own that answers and learns from its requests, unless policies.per is shared.")
     ] = None,
+    names_users: Annotated[
+        bool,
+        typer.Option("--names-users", help="Its requests may count as those of another key, with policies.per: user."),
+    ] = False,
     run: RunOption = DEFAULT_RUN,
 ) -> None:
     """Create a key and show it once. Only a salted hash is stored. A running server accepts the key within a second.
@@ -26,7 +31,7 @@ def add_key(
     from clawctl.run.policies import begin_policy
 
     opened = open_run(run)
-    typer.echo(work(opened, name) if policy is None else work(opened, name, begin_policy(opened, policy)))
+    typer.echo(work(opened, name, DEFAULT_POLICY if policy is None else begin_policy(opened, policy), names_users))
     typer.echo(f"This is the only time the key of {name} is shown.", err=True)
 
 

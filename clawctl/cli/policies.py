@@ -60,7 +60,7 @@ def split(
 ) -> None:
     """Give each of these keys a policy of its own.
 
-    It begins with the weights that the shared policy has now, and takes effect with `policies.per: key` in the recipe.
+    It begins with the weights that the shared policy has now, and takes effect unless `policies.per` is `shared` in the recipe.
 
     Example: `clawctl policies split anna bert --run runs/mine`
     """

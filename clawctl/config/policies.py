@@ -8,9 +8,15 @@ from clawctl.config.section import Section
 
 
 class PoliciesConfig(Section):
-    per: Literal["shared", "key"] = "shared"
+    per: Literal["shared", "key", "user"] = "shared"
     """`shared`: one policy answers everybody and learns from everybody. `key`: a key with a policy of its own is answered by it and
-    trains no other one; all other keys share one. `clawctl keys add anna --policy anna` makes such a key. Needs `train.lora`."""
+    trains no other one; all other keys share one. `clawctl keys add anna --policy anna` makes such a key. `user`: as `key`, and a
+    key that was made with `--names-users` speaks for the named key in its header `X-User` or field `user`. Needs `train.lora`."""
     loaded: int = Field(8, ge=1)
-    """With `key`: how many of the keys' own policies stay loaded. The least recently used one makes room for the next, whose first
+    """Unless `shared`: how many of the own policies stay loaded. The least recently used one makes room for the next, whose first
     request waits until it is loaded."""
+
+    @property
+    def per_person(self) -> bool:
+        """Whether a key may have a policy of its own."""
+        return self.per != "shared"

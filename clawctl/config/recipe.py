@@ -69,7 +69,7 @@ class Recipe(Section):
     @property
     def adapters_beside_live(self) -> int:
         """How many versions an engine keeps loaded in addition to the live one of the shared policy."""
-        return self.serve.pinned_versions + (self.policies.loaded if self.policies.per == "key" else 0)
+        return self.serve.pinned_versions + (self.policies.loaded if self.policies.per_person else 0)
 
     @property
     def model_path(self) -> str:
@@ -117,8 +117,8 @@ def _check_gate(recipe: Recipe) -> None:
 
 def _check_policies(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) if the recipe cannot train a policy for each key."""
-    if recipe.policies.per == "key" and (recipe.train.lora is None or recipe.train.backend.kind != "local"):
-        problem = "policies.per is key, which trains an adapter for each policy on this machine"
+    if recipe.policies.per_person and (recipe.train.lora is None or recipe.train.backend.kind != "local"):
+        problem = f"policies.per is {recipe.policies.per}, which trains an adapter for each policy on this machine"
         raise ClawError(problem, "set train.lora, and leave train.backend at local; or set policies.per to shared", 2)
 
 

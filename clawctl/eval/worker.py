@@ -56,10 +56,10 @@ def evaluate(run: RunDir, recipe: Recipe, version: int | None, once: bool, as_js
 
 
 def follow(run: RunDir, recipe: Recipe, stop: threading.Event, as_json: bool, once: bool) -> None:
-    """Follow the trainer until stopped; with `once`, until nothing is left to do. With `policies.per: key`, follow each policy."""
+    """Follow the trainer until stopped; with `once`, until nothing is left to do. Follow each policy that people have."""
     followers = {run.policy: Follower(run, recipe, stop, as_json)}
     for _ in changes([run.policies], stop):  # also yields every second
-        if recipe.policies.per == "key":
+        if recipe.policies.per_person:
             for name in policy_names(run):
                 if name not in followers:
                     followers[name] = Follower(run.of(name), _without_share(recipe), stop, as_json)

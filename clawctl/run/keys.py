@@ -42,10 +42,11 @@ class StoredKey:
     salt: str  # hex
     digest: str  # hex: SHA-256 of salt and key; keys have 192 random bits, so no slow hash is needed
     created_at: float
-    policy: str = DEFAULT_POLICY  # the policy that answers its requests, if `policies.per` is `key`
+    policy: str = DEFAULT_POLICY  # the policy that answers its requests, unless `policies.per` is `shared`
+    names_users: bool = False  # whether its requests may name another key, which they then count as, if `policies.per` is `user`
 
 
-def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY) -> str:
+def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, names_users: bool = False) -> str:
     """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
     if (problem := _name_problem(name)) is not None:
         raise ClawError(f"{name!r} {problem}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
@@ -56,7 +57,7 @@ def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY) -> str:
                 f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
-        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy)])
+        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy, names_users)])
     return key
 
 
@@ -87,7 +88,7 @@ def split(run: RunDir, names: Sequence[str]) -> str:
 
 def policy_of(run: RunDir, recipe: Recipe, name: str) -> str:
     """Return the name of the policy that answers the requests of a key. Raises ClawError."""
-    keys = list_keys(run) if recipe.policies.per == "key" else []
+    keys = list_keys(run) if recipe.policies.per_person else []
     return next((key.policy for key in keys if key.name == name), DEFAULT_POLICY)
 
 
@@ -127,11 +128,13 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     """Print the names and creation times of the keys on stdout."""
     stored = list_keys(run)
     if as_json:
-        print_json({"keys": [{"name": key.name, "created_at": key.created_at, "policy": key.policy} for key in stored]})
+        shown = ("name", "created_at", "policy", "names_users")
+        print_json({"keys": [{name: getattr(key, name) for name in shown} for key in stored]})
         return
-    table = Table("name", "made", "policy", title=counted(len(stored), "named key"))
+    table = Table("name", "made", "policy", "names users", title=counted(len(stored), "named key"))
     for key in stored:
-        table.add_row(key.name, time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at)), key.policy)
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at))
+        table.add_row(key.name, made, key.policy, "yes" if key.names_users else "")
     answers().print(table)
 
 
@@ -189,6 +192,12 @@ class KeyRing:
     def policy_of(self, name: str) -> str:
         """Return the name of the policy that a key has, also for a key that was removed a moment ago."""
         return next((key.policy for key in self._named if key.name == name), DEFAULT_POLICY)
+
+    def user(self, name: str, named: str) -> str:
+        """Return the name of the key that a request with the key `name` counts as, if it names the key `named`: that one, if it
+        exists and `name` may name users."""
+        may = any(key.name == name and key.names_users for key in self._named)
+        return named if may and any(key.name == named for key in self._named) else name
 
     def pop_revoked(self) -> set[str]:
         """Return the names whose key was removed or replaced since the last call."""

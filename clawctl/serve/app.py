@@ -92,7 +92,7 @@ class Gateway:
         self._recipe, self._versions, self._capture = recipe, versions, capture
         self._keys, self._limits = KeyRing(run, key), recipe.serve.limits
         self._key_place = where_the_key_is(run, key)
-        if recipe.policies.per == "key":
+        if recipe.policies.per_person:
             versions.people = People(run, self._keys.policy_of, versions.live)
         self._hosts = Hosts(recipe.serve)
         self._concurrency = Concurrency(self._limits.concurrent_per_key)
@@ -106,7 +106,7 @@ class Gateway:
         self._episode_secret, self._retries = episode_secret(run), Retries()
         self._recent = RecentAnswers() if recipe.serve.splice else None
         self._samples_as_asked = changes_nothing(recipe.serve.sampling)
-        self._running: set[Answer] = set()
+        self._running: dict[Answer, set[str]] = {}  # with the names of the keys that it ends with
         self.defaults = Defaults(recipe, versions)
         self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults, self._activity)
         self._routes = {
@@ -165,7 +165,8 @@ class Gateway:
             context.episode = open_capability(self._episode_secret, capability, self._api_of(path, http_request.method))
             context.key = context.episode.key
         else:
-            context.key = self._keys.owner(given) or "" if given else ""
+            context.key = context.sent_key = self._keys.owner(given) or "" if given else ""
+            self._count_as(context, http_request.headers.get("x-user"))
         if not context.key:
             origins = [] if options else http_request.headers.getlist("origin")
             self._hosts.check(http_request.headers.getlist("host"), origins)
@@ -180,6 +181,11 @@ class Gateway:
         if route.needs_key and not context.key:
             raise Refusal(401, f"the API key is missing or wrong; {self._key_place}", code="invalid_api_key")
         return await route.handle(http_request, context)
+
+    def _count_as(self, context: RequestContext, named: Any) -> None:
+        """Let a request count as the key that it names, if its own key may name users (`policies.per: user`)."""
+        if self._recipe.policies.per == "user" and isinstance(named, str) and context.key == context.sent_key:
+            context.key = self._keys.user(context.key, named)
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:
         """The route of a path (None if there is none) and its allowed methods."""
@@ -234,6 +240,7 @@ class Gateway:
         """The checked request. Resources in `resources` are released when it is answered or refused. Raises Refusal."""
 
         def complete(body: dict[str, Any]) -> dict[str, Any]:
+            self._count_as(context, body.get("user"))
             return self._stored.with_items(context.key, body) if context.api in ("responses", "input_tokens") else body
 
         request = await self._intake.request(http_request, context, self._versions.live, resources, complete)
@@ -276,7 +283,7 @@ class Gateway:
             capture = self._capture if self._capture.enabled and for_training else None
             recent = None if request.prompts else self._recent
             answer = Answer(requests, writer(request, handle), handle, context.arrived, hints, capture, recent)
-            await self._start(answer, for_training, stack)
+            await self._start(answer, context, for_training, stack)
             stack.callback(self._ended, answer, context)
             open_stack = stack.pop_all()
         if request.stream:
@@ -303,7 +310,7 @@ class Gateway:
             request = self._as_the_recipe_samples(request, headers, context)
         return self.defaults.filled(request), hints, for_training
 
-    async def _start(self, answer: Answer, for_training: bool, stack: AsyncExitStack) -> None:
+    async def _start(self, answer: Answer, context: RequestContext, for_training: bool, stack: AsyncExitStack) -> None:
         """Pass the requests of the answer to the engine. Raises Refusal."""
         session, begin = answer.hints.get("session_id"), self._versions.begin
         try:
@@ -315,7 +322,7 @@ class Gateway:
         if answer.is_captured:
             for choice in answer.choices:
                 self._rating.note_answer(answer.request.key, choice.exchange_id, session)
-        self._running.add(answer)
+        self._running[answer] = {context.key, context.sent_key}
         self._metrics.running += 1
 
     async def _scored(self, request: GenerationRequest) -> list[ShownToken]:
@@ -360,7 +367,7 @@ class Gateway:
         )  # fmt: skip
 
     def _ended(self, answer: Answer, context: RequestContext) -> None:
-        self._running.discard(answer)
+        self._running.pop(answer, None)
         self._metrics.running -= 1
         self._metrics.tokens_in[context.api, context.key] += sum(
             choice.prompt_tokens for choice in answer.choices[:: answer.request.n]
@@ -423,8 +430,8 @@ class Gateway:
             self._activity.write()
             await asyncio.sleep(CHECK_EVERY_S)
             revoked = self._keys.pop_revoked()
-            for answer in self._running if revoked else ():
-                if answer.request.key in revoked:
+            for answer, keys in self._running.items() if revoked else ():
+                if keys & revoked:
                     problem = "this API key was removed or replaced while the request ran"
                     answer.cancel(Refusal(401, problem, code="invalid_api_key"))
 

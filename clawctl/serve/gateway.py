@@ -30,7 +30,7 @@ def serve(run: RunDir, recipe: Recipe, intercept: bool, pin: int | None = None) 
     """
     with bind(recipe.serve.host, recipe.serve.port) as listener:
         ensure_base_policy(run, recipe.model.path)
-        if recipe.policies.per == "key":
+        if recipe.policies.per_person:
             begin_policies(run)
         if pin is not None and pin not in list_versions(run):
             raise ClawError(f"policy {pin} is not published", f"pin one of {list_versions(run)}", 2)

@@ -30,7 +30,8 @@ class RequestContext:
     envelope: Envelope
     arrived: float  # unix seconds
     began: float = field(default_factory=time.perf_counter)
-    key: str = ""  # name of the API key; empty until it has been checked
+    key: str = ""  # name of the API key that the request counts as; empty until it has been checked
+    sent_key: str = ""  # name of the API key that was sent
     status: int = 500
     unknown: tuple[str, ...] = ()  # names of unknown fields in its body
     sampling: str = ""  # changes that the recipe made to the request's sampling: "temperature 0.7 instead of 0"

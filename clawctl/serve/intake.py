@@ -117,7 +117,7 @@ class Intake:
             raise Refusal(400, NO_IMAGES, "messages")
         if not length:
             check_request(request)
-        return replace(request, key=key, size=len(raw))
+        return replace(request, key=context.key, size=len(raw))  # `complete` may have changed it
 
     async def raw(
         self, request: Request, key: str, max_bytes: int, max_values: int = _MOST_VALUES, resources: ExitStack | None = None

@@ -54,7 +54,7 @@ class Versions:
         self._unanswered = 0  # number of its attempts that the engine did not answer
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
-        self.people: People | None = None  # with `policies.per: key`
+        self.people: People | None = None  # unless `policies.per` is `shared`
 
     async def begin(
         self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False

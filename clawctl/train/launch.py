@@ -46,5 +46,5 @@ def train(run: RunDir, recipe: Recipe, once: bool) -> None:
         between_layers = pauses.between_layers if pauses.may_rest else None
         trainer = exits.enter_context(backend_of(recipe).open(recipe, prepare, between_layers))
         if trainer is not None:
-            work = train_in_turns if recipe.policies.per == "key" else run_training
+            work = train_in_turns if recipe.policies.per_person else run_training
             work(run, recipe, trainer, stop, once, pauses)

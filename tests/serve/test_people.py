@@ -7,18 +7,18 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from openai import NotFoundError, OpenAI
+from openai import APIError, NotFoundError, OpenAI
 from peft import LoraConfig, get_peft_model
 from served import Server, logprobs_of
 from transformers import AutoModelForCausalLM
 
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.keys import add_key
+from clawctl.run.keys import add_key, remove_key
 from clawctl.run.policies import begin_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
 from tests.waiting import until
 
-SECTIONS = {"policies": {"per": "key", "loaded": 2}, "train": {"lora": {"rank": 4}}}
+SECTIONS = {"policies": {"per": "user", "loaded": 2}, "train": {"lora": {"rank": 4}}}
 IDS = [[3, 4, 5, 6], [7, 8, 9]]
 SCORED = [3, 17, 42, 99, 5, 6, 7]
 
@@ -38,7 +38,7 @@ def publish(run: RunDir, model_path: Path, version: int, model: Any, canary_of: 
 
 
 class Asked:
-    """A server with the keys anna and bert, which have policies of their own, and carl, which has none."""
+    """A server with the keys anna and bert, which have policies of their own, carl, which has none, and door, which names users."""
 
     def __init__(self, server: Server, keys: dict[str, str]) -> None:
         self.server, self.run, self.keys = server, server.run, keys
@@ -74,7 +74,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory, model_path: Path, models: li
         publish(run, model_path, 1, models[0])
         move_live(run, 1)
         until(lambda: server.health()["live"] == 1)
-        keys = {name: add_key(run, name, begin_policy(run, name)) for name in ("anna", "bert")} | {"carl": add_key(run, "carl")}
+        keys = {name: add_key(run, name, begin_policy(run, name)) for name in ("anna", "bert")}
+        keys |= {"carl": add_key(run, "carl"), "door": add_key(run, "door", names_users=True)}
         opens = {"authorization": f"Bearer {keys['carl']}"}
         until(lambda: httpx.get(f"{server.url}/models", headers=opens).status_code == 200)
         yield Asked(server, keys)
@@ -123,9 +124,61 @@ def test_a_version_that_fails_its_canary_does_not_answer(asked: Asked, model_pat
     assert asked.answer("carl")["status"] == "ok"
 
 
+@pytest.mark.parametrize("way", [{"extra_headers": {"X-User": "anna"}}, {"user": "anna"}], ids=["header", "body"])
+def test_a_key_that_names_users_is_answered_by_the_named_ones_policy_and_its_turn_is_theirs(
+    asked: Asked, way: dict[str, Any]
+) -> None:
+    line = asked.answer("door", **way)
+    assert (line["key"], line["policy_name"]) == ("anna", "anna")
+    line = asked.answer("carl", **way)  # this key may not
+    assert (line["key"], line["policy_name"]) == ("carl", "default")
+
+
+@pytest.mark.parametrize("named", ["nobody", "default", "", "door"])
+def test_a_name_without_a_key_counts_as_the_key_that_was_sent(asked: Asked, named: str) -> None:
+    line = asked.answer("door", extra_headers={"X-User": named})
+    assert (line["key"], line["policy_name"]) == ("door", "default")
+
+
+def test_a_named_user_reads_and_names_what_their_own_key_would(asked: Asked) -> None:
+    def notes(key: str, **headers: str) -> list[Any]:
+        headers |= {"authorization": f"Bearer {asked.keys[key]}"}
+        data: list[Any] = httpx.get(f"{asked.server.url}/notes", headers=headers).json()["data"]
+        return data
+
+    client = OpenAI(base_url=asked.server.url, api_key=asked.keys["anna"], max_retries=0)
+    client.post("/notes", body={"text": "Answer in one sentence."}, cast_to=object)
+    assert notes("door", **{"X-User": "anna"}) == notes("anna") != []
+    assert notes("door") == notes("carl", **{"X-User": "anna"}) == []
+    with pytest.raises(NotFoundError):
+        asked.answer("door", "tiny@anna@0", user="bert")
+    with pytest.raises(NotFoundError):
+        asked.answer("door", "tiny@anna@0")
+
+
+def test_a_request_for_a_named_user_ends_when_either_key_is_removed(asked: Asked) -> None:
+    for name in ("dora", "emil"):
+        add_key(asked.run, name)
+    client = OpenAI(base_url=asked.server.url, api_key=add_key(asked.run, "gate", names_users=True), max_retries=0)
+    opens = {"authorization": f"Bearer {client.api_key}"}
+    until(lambda: httpx.get(f"{asked.server.url}/models", headers=opens).status_code == 200)
+    for user, removed in (("dora", "dora"), ("emil", "gate")):
+        stream = client.chat.completions.create(
+            messages=[{"role": "user", "content": "hello"}], model="tiny", max_tokens=3000, stream=True, user=user,
+            logit_bias={"2": -100},  # no answer ends by itself
+        )  # fmt: skip
+        next(iter(stream))
+        remove_key(asked.run, removed)
+        with pytest.raises(APIError, match="removed or replaced"):
+            list(stream)
+        assert next(line["key"] for line in reversed(asked.server.captured()) if line["status"] == "cancelled") == user
+
+
 def test_with_one_policy_for_all_a_key_of_its_own_changes_nothing(tmp_path: Path, model_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    key = add_key(run, "anna", begin_policy(run, "anna"))
+    key, door = add_key(run, "anna", begin_policy(run, "anna")), add_key(run, "door", names_users=True)
     with Server(run.root, model_path) as server:
-        line = Asked(server, {"anna": key}).answer("anna")
+        asked = Asked(server, {"anna": key, "door": door})
+        line = asked.answer("anna")
         assert (line["policy_name"], line["policy_version"]) == ("default", 0)
+        assert asked.answer("door", user="anna")["key"] == "door"

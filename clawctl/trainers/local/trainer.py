@@ -66,7 +66,7 @@ class LocalTrainer:
     def __init__(self, recipe: Recipe, ranks: Ranks, between_layers: Callable[[], None] | None = None) -> None:
         self.recipe, self.ranks, self._between_layers = recipe, ranks, between_layers
         self._training: Training | None = None
-        self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, with `policies.per: key`
+        self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, unless `policies.per` is `shared`
         self._calling = False  # the other ranks are executing the same call
 
     @property
@@ -127,7 +127,7 @@ class LocalTrainer:
 
     def _load(self, checkpoint: Path | None, weights: Path | None) -> None:
         source = checkpoint / "policy" if checkpoint is not None else weights
-        if self.recipe.policies.per == "key" and self._training is not None and self._training.policy.shard_ranks is None:
+        if self.recipe.policies.per_person and self._training is not None and self._training.policy.shard_ranks is None:
             policy = self._training.policy
             adapter = self._fresh if source is None else read_adapter(source)
             if adapter is not None:
@@ -141,7 +141,7 @@ class LocalTrainer:
         if self._between_layers is not None:
             for model in filter(None, (self._training.policy.causal, self._training.reference)):
                 call_between_layers(model, self._between_layers, self.ranks.device)
-        if source is None and self.recipe.policies.per == "key":
+        if source is None and self.recipe.policies.per_person:
             self._fresh = {name: weight.detach().clone() for name, weight in self._training.policy.trained()}
 
     def _step(self, batch: Batch) -> StepResult:

@@ -1,8 +1,10 @@
+import atexit
+import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,19 @@ FORCED: dict[str, Any] = {"per_client": {"forced-": {"temperature": {"at_least":
 hypothesis.settings.register_profile("same", derandomize=True)
 hypothesis.settings.register_profile("random", derandomize=False)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """A full garbage collection looks at a million objects of imported modules, and the trainer makes one for each model that it
+    loads. So none is made during the imports, and later ones leave out what was imported."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        atexit.register(gc.unfreeze)  # or extensions report what was never freed
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -2,11 +2,10 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.model import MASTER
 from clawctl.trainers.local.ranks import Ranks
+from tests import forked
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -176,10 +176,10 @@ def test_a_checkpoint_that_cannot_be_read_is_a_clear_error(run: RunDir, sampler:
         train(run, make_recipe(model_path))
 
 
-def appears(run: RunDir, patterns: list[str], process: subprocess.Popen[bytes], patience: float = 60) -> None:
+def appears(run: RunDir, patterns: list[str], process: ForkServerProcess, patience: float = 60) -> None:
     """Wait, closely, until a file matches, or the process ends."""
     end = time.monotonic() + patience
-    while process.poll() is None and time.monotonic() < end:
+    while process.is_alive() and time.monotonic() < end:
         if any(next(run.root.glob(pattern), None) for pattern in patterns):
             return
         time.sleep(0.001)  # or the search takes the core that the trainer computes on
@@ -194,19 +194,20 @@ def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_wei
     recipe = make_recipe(model_path, max_steps=3, lr=1e-4)
     train(runs[0], recipe)
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
-    command = [sys.executable, "-m", "clawctl", "train", "--run", str(runs[1].root), "--recipe", str(tmp_path / "recipe.yaml")]
+    command = ["train", "--run", str(runs[1].root), "--recipe", str(tmp_path / "recipe.yaml")]
     moments = [
         ["train/checkpoints/.[2-3].*"],  # while a step is being committed
         ["policies/.3.*", "policies/3"],  # while a version is being published
     ]
     ends = []
     for moment in moments:
-        process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        process = forked.start(command, tmp_path / "log")
         appears(runs[1], moment, process)
         process.kill()
-        ends.append(process.wait())
+        process.join()
+        ends.append(process.exitcode)
     assert -signal.SIGKILL in ends
-    assert subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    forked.finish([forked.start(command, tmp_path / "log")], tmp_path / "log")
     assert ledger(runs[1]) == ledger(runs[0]) == [f"a{i:02d}" for i in range(12)]
     assert [row["step"] for row in read_rows(runs[1])] == [1, 2, 3]
     assert live_version(runs[1]) == 3

@@ -1,7 +1,5 @@
 """Training is not built on versions that did not go live: it goes back, returns turns once, and pauses after many refusals."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,6 +36,7 @@ from clawctl.train.by_hand import go_back_to, without_from
 from clawctl.train.checkpoints import complete_step, steps_kept
 from clawctl.train.going_back import read_back
 from clawctl.train.ledger import read_ledger
+from tests import forked
 from tests.train.test_checkpoints import ALONE, same_weights, train
 from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns, run_training
 
@@ -292,15 +291,14 @@ def test_several_ranks_go_back_together(run: RunDir, sampler: Sampler, model_pat
     publish_turns(run, sampler, 4)
     recipe = gated(model_path, max_steps=3, shard="full")
     (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe))
-    command = [sys.executable, "-m", "clawctl", "train", "--run", str(run.root), "--recipe", str(tmp_path / "recipe.yaml")]
-    with subprocess.Popen([*command, "--processes", "2"], stderr=subprocess.PIPE) as process:
-        until(lambda: list_versions(run) == [0, 1])
-        decide(run, 1, promote=False)
-        until(lambda: list_versions(run) == [0, 1, 2])
-        decide(run, 2, promote=True)
-        publish_turns(run, sampler, 4, "b")
-        process.communicate(timeout=90)
-    assert process.returncode == 0
+    command, log = ["train", "--run", str(run.root), "--recipe", str(tmp_path / "recipe.yaml")], tmp_path / "log"
+    ranks = forked.start_ranks(command, log, 2)
+    until(lambda: list_versions(run) == [0, 1])
+    decide(run, 1, promote=False)
+    until(lambda: list_versions(run) == [0, 1, 2])
+    decide(run, 2, promote=True)
+    publish_turns(run, sampler, 4, "b")
+    forked.finish(ranks, log)
     assert parents(run) == {0: None, 1: 0, 2: 0, 3: 2}
     assert (read_lineage(run).dead(), trained_twice(run)) == ([1], [])
 

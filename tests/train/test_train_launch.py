@@ -21,11 +21,10 @@ from tests.train.tiny import Sampler, make_recipe, publish_turns, resume, run_tr
 from tests.waiting import until
 
 
-def command(run: RunDir, tmp_path: Path, model: Path, ranks: int = 1, **changes: Any) -> list[str]:
+def command(run: RunDir, tmp_path: Path, model: Path, **changes: Any) -> list[str]:
     recipe = tmp_path / f"{run.root.name}.yaml"
     recipe.write_text(dump_recipe(make_recipe(model, **changes)))
-    start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    return [sys.executable, *start, "-m", "clawctl", "train", "--run-dir", str(run.root), "--recipe", str(recipe)]
+    return [sys.executable, "-m", "clawctl", "train", "--run", str(run.root), "--recipe", str(recipe)]
 
 
 def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
@@ -34,14 +33,15 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
         publish_turns(run, sampler, 8)
     ensure_base_policy(runs[0], str(model_path))
     run_training(runs[0], make_recipe(model_path, lr=1e-4), Ranks(0, 1, torch.device("cpu")), threading.Event(), once=True)
-    done = subprocess.run([*command(runs[1], tmp_path, model_path, 2, lr=1e-4), "--once"], capture_output=True, text=True)
+    together = [*command(runs[1], tmp_path, model_path, lr=1e-4), "--once", "--processes", "2"]
+    done = subprocess.run(together, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for version in (1, 2):
         one, two = (load_file(run.version_folder(version) / "model.safetensors") for run in runs)
         for name, value in one.items():
             torch.testing.assert_close(value, two[name], atol=1e-6, rtol=0)
-    alone, together = (read_rows(run) for run in runs)
-    for mine, theirs in zip(alone, together, strict=True):
+    alone, shared = (read_rows(run) for run in runs)
+    for mine, theirs in zip(alone, shared, strict=True):
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)
         assert theirs["terms"]["opd"]["tokens"] == mine["terms"]["opd"]["tokens"]
         assert theirs["sequence_tokens"] == mine["sequence_tokens"]

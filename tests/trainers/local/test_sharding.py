@@ -1,7 +1,6 @@
 """Sharded weights, gradient checkpointing, offload: other memory, the same numbers."""
 
 import pickle
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clawctl.config import dump_recipe
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
 from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks, leave_ranks
-from tests.train.test_train_launch import command
+from tests import forked
 from tests.train.tiny import Sampler, make_recipe, publish_turns, run_training
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -41,9 +41,9 @@ def launched(tmp_path: Path, name: str, sampler: Sampler, model: Path, ranks: in
     run = open_run(tmp_path / name)
     if not any(run.trajectories.iterdir()):
         publish_turns(run, sampler, turns)
-    words = [*command(run, tmp_path, model, lr=1e-4, **changes), "--once", "--processes", str(ranks)]
-    done = subprocess.run(["--run" if word == "--run-dir" else word for word in words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(make_recipe(model, lr=1e-4, **changes)))
+    command = ["train", "--run", str(run.root), "--recipe", str(tmp_path / "recipe.yaml"), "--once"]
+    forked.finish(forked.start_ranks(command, tmp_path / "log", ranks), tmp_path / "log")
     return run
 
 

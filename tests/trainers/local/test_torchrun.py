@@ -1,4 +1,4 @@
-"""Which GPUs and machines train. test_sharding starts torchrun for real."""
+"""Which GPUs and machines train. tests/train/test_train_launch.py starts torchrun for real."""
 
 import subprocess
 import sys

@@ -14,9 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from clawctl.collect.captures import Captured, Captures
 from clawctl.collect.clocks import Clocks
+from clawctl.collect.edits import Edits
 from clawctl.collect.published_sessions import PublishedSessions
 from clawctl.collect.read_position import ReadPosition, quarantined_shards
 from clawctl.collect.sessions import Sessions
@@ -84,6 +86,7 @@ class Collector:
         self._decode = IdReader(recipe.model_path)
         self._holdout = retry_while_full(lambda: keep_holdout(run, recipe.eval.holdout), "holdout.json", stop)
         self._new_clocks = clocks
+        self._edits = Edits(Path(self._settings.edits), self._settings.edits_after_s) if self._settings.edits else None
         self._upkeep, self._upkeep_at = Upkeep(run, recipe), float("-inf")
         remove_leftovers(run)
         self._write_failed = self._rating_write_failed = False  # the disk refused the last write
@@ -205,12 +208,15 @@ class Collector:
 
     def _arrived(self, captured: Captured) -> ArrivedExchange:
         self._position.read(captured)
+        if self._edits is not None:
+            self._edits.add(captured.exchange)
         clock_offset = self._clocks.offset_of(captured.file, captured.exchange.finished_at)
         return ArrivedExchange(captured.exchange, captured.file.rpartition("-")[0], clock_offset)
 
     def _pop_closed(self) -> None:
+        edited = () if self._edits is None else self._edits.pop_due(time.time())
         self._late_ratings += [
-            rating for rating in self._sessions.pop_late_ratings() if rating.feedback_id not in self._stored_ratings
+            rating for rating in (*self._sessions.pop_late_ratings(), *edited) if rating.feedback_id not in self._stored_ratings
         ]
         self._store_late_ratings()
         rows = self._sessions.pop_rows()

@@ -12,3 +12,8 @@ class CollectConfig(Section):
     """A shard is published when this many turns are complete, or after `shard_age_s`."""
     shard_age_s: float = Field(5.0, ge=0)
     """A shard is published at the latest when the oldest complete turn has waited this many seconds."""
+    edits: str | None = None
+    """A folder in which agents work, best a git repository. The share of the lines that an answer wrote there and a person kept
+    rates the answer, unless a person rated it. Unset: no file is read."""
+    edits_after_s: float = Field(3600.0, gt=0)
+    """Seconds after a round of tool calls until `edits` looks at what was kept."""

@@ -18,6 +18,7 @@ from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
 from clawctl.run.directory import RunDir, recipe_file
+from clawctl.run.feedback import EDITS
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.model_files import IdReader
 from clawctl.run.reward import PRACTICE
@@ -65,9 +66,12 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     worth = PRACTICE if row.verdict is not None and row.verdict["judge"] == PRACTICE else row.worth.text
     explained: dict[str, Any] = {"turn": turn, "worth": worth, "cure": cure_of(row), "step": of_step, "numbers": None}
     explained["practice"], explained["notes"] = practice_of(row), row.turn.get("notes")
+    if record is not None:
+        turn["reward"], explained["worth"] = record["reward"], record.get("worth") or worth  # the values used in training
+    if row.rating is not None and row.rating.key == EDITS:
+        explained["worth"] = explained["worth"].replace("by rating", "by the lines that a person kept (collect.edits)")
     if record is None:
         return explained
-    turn["reward"], explained["worth"] = record["reward"], record.get("worth") or explained["worth"]  # the values used in training
     ratios = [math.exp(now - then) for now, then in zip(record["policy_logprobs"], record["sampler_logprobs"], strict=True)]
     names = ("method", "shard", "reward", "credit", "baseline", "temperature", "policy_version", "policy_version_end", "staleness")
     return {

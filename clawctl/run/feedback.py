@@ -5,7 +5,8 @@ row is fixed, and the judge and the trainer look the rating up here. A turn that
 still counts when judges are compared with people.
 
 A label is a rating by the person who runs clawctl (`clawctl inspect web`). Its key is LABEL. It counts for a turn that its own user
-has not rated.
+has not rated. EDITS is the key of ratings that collect derives from what a person kept of an answer's files (`collect.edits`). They
+count for turns without any other rating.
 """
 
 import re
@@ -26,7 +27,7 @@ from clawctl.run.notes import LONGEST
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, check_fields, parse_outcome
 from clawctl.run.rows import SCHEMA_VERSION, Feedback, Verdict, from_json, newer
 
-LABEL = "label"  # the key of labels; no API key has this name
+LABEL, EDITS = "label", "edits"  # keys of labels and of kept edits; no API key has these names
 LONGEST_COMMENT = 10_000  # characters
 _LONGEST_HINT = 2000  # characters of a comment that is a hint
 _ROTATE_BYTES = 16 << 20
@@ -177,9 +178,8 @@ class Ratings:
                     self.unreadable += bool(line)
 
     def of(self, user: str, turn_id: str) -> Feedback | None:
-        """Return the rating of a turn by its owner, or else its label. Ratings by other users do not count."""
-        newest = self._newest.get((user, turn_id)) or self._newest.get((LABEL, turn_id))
-        return None if newest is None else newest[1]
+        """Return the rating of a turn by its owner, or else its label, or else that of its edits. Other users' do not count."""
+        return next((self._newest[key, turn_id][1] for key in (user, LABEL, EDITS) if (key, turn_id) in self._newest), None)
 
     def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
         """Return the outcome of a turn's episode if it arrived after the row was published.

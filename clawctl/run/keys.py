@@ -18,7 +18,7 @@ from clawctl.errors import ClawError
 from clawctl.printing import answers, counted, print_json
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes
-from clawctl.run.feedback import LABEL
+from clawctl.run.feedback import EDITS, LABEL
 from clawctl.run.policies import begin_policy, live_version
 from clawctl.run.rows import DEFAULT_POLICY, from_json
 
@@ -29,6 +29,7 @@ RESERVED = {  # names that are reserved, because turns use them with another mea
     "import": "is reserved for imported conversations",
     "custom": "is reserved for custom rollouts",
     LABEL: "is reserved for labels",
+    EDITS: "is reserved for ratings of kept edits",
 }
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CHECK_EVERY_S = 0.4  # seconds; added and removed keys take effect within this time, without a restart

@@ -21,7 +21,7 @@ from clawctl.errors import ClawError
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.run.directory import RunDir, published
-from clawctl.run.feedback import Ratings
+from clawctl.run.feedback import EDITS, Ratings
 from clawctl.run.rows import Message
 from clawctl.run.shards import UnreadableShard
 
@@ -56,11 +56,12 @@ def read_cases(path: Path) -> list[Case]:
 
 
 def rated_turns(run: RunDir) -> list[Case]:
-    """All turns of the run that their user rated. The label is the sign of the rating: 1 for good, -1 for bad."""
+    """All turns of the run that a person rated, not those that `collect.edits` rated. The label is the sign of the rating."""
     ratings = Ratings(run)
     ratings.poll()
     turns = (with_rating(ratings, turn) for turn in _turns(run))
-    return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in turns if turn.feedback is not None]
+    by_person = (turn for turn in turns if (rating := ratings.of(turn.user, turn.turn_id)) is None or rating.key != EDITS)
+    return [Case(turn, (turn.feedback > 0) - (turn.feedback < 0), turn.feedback) for turn in by_person if turn.feedback is not None]
 
 
 def _turns(run: RunDir) -> Iterator[Evidence]:

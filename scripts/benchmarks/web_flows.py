@@ -15,6 +15,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, Ratings
 from clawctl.run.notes import change_note, read_notes
 from clawctl.run.policies import move_live
+from clawctl.run.rows import Feedback
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, turn
 
@@ -264,6 +265,21 @@ def the_keyboard_alone_is_enough(visit: Visit) -> None:
     _tab_to(visit, "label")
     keyboard.press("Enter")
     assert visit.page.locator("details.labelling").first.get_attribute("open") is not None
+    focused = "document.activeElement.closest('.queued')?.id"
+    visit.go("/judge")
+    keyboard.press("n")  # the focus is on no turn, so nothing is rated
+    visit.go("/judge#queue")
+    first, second = (visit.page.locator("#queue .queued").nth(place).get_attribute("id") for place in (0, 1))
+    assert visit.page.evaluate(focused) == first
+    keyboard.press("Shift+Tab")
+    keyboard.type("funny")  # a comment
+    assert visit.page.locator("#queue input[name=comment]").first.input_value() == "funny"
+    keyboard.press("Tab")
+    keyboard.press("n")
+    visit.page.wait_for_selector(f"[id='{second}'] button:focus")
+    ratings = Ratings(visit.run)
+    label = next(rating for rating in ratings.read() if isinstance(rating, Feedback) and f"q-{rating.turn_id}" == first)
+    assert (label.key, label.rating, label.comment) == (LABEL, -1.0, "funny")
 
 
 @flow(viewport={"width": 360, "height": 740})
@@ -435,8 +451,7 @@ def a_label_outranks_the_judge(visit: Visit) -> None:
     turn_id = (first.get_attribute("id") or "").removeprefix("t-")
     visit.page.locator("#queue form.label input[name=comment]").first.fill("say it in one sentence")
     visit.page.get_by_role("button", name="bad").first.click()
-    visit.page.wait_for_url("**/judge**")
-    assert visit.page.locator(f"#queue [id='t-{turn_id}']").count() == 0
+    visit.page.wait_for_selector(f"#queue [id='t-{turn_id}']", state="detached")
     ratings = Ratings(visit.run)
     ratings.poll()
     label = ratings.of("default", turn_id) or ratings.of("anna", turn_id) or ratings.of("ben", turn_id)

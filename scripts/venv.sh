@@ -91,8 +91,9 @@ add_bubblewrap() {
 }
 
 add_browser() {
-  .venv/bin/python -c 'import playwright' 2>/dev/null || pip_install 'playwright>=1.50' ||
-    echo "${0##*/}: could not install playwright; what needs a browser is LEFT OUT." >&2
+  .venv/bin/python -c 'import playwright, axe_playwright_python' 2>/dev/null ||
+    pip_install 'playwright>=1.50' 'axe-playwright-python>=0.1.8' ||
+    echo "${0##*/}: could not install playwright and axe; what needs a browser is LEFT OUT." >&2
   command -v chromium >/dev/null && command -v chromium-headless-shell >/dev/null && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "installing Chromium, the browser of the environment gui …" >&2

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
+from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-not-found, import-untyped, unused-ignore]
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from clawctl.run.directory import RunDir
@@ -439,6 +440,17 @@ def strangers_stay_outside(visit: Visit) -> None:
         assert client.post("/rollback", data=form, headers={"Origin": "http://evil.example"}).status_code == 403
         assert client.post("/rollback", data=form, headers={"Sec-Fetch-Site": "same-site"}).status_code == 403
     assert visit.run.live.read_text().strip() == str(VERSIONS - 1)
+
+
+@flow()
+def axe_finds_nothing(visit: Visit) -> None:
+    """The rules of axe-core, in light and dark."""
+    for scheme in ("light", "dark"):
+        visit.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type, unused-ignore]
+        for path in [*_PAGES.values(), "/notes", "/talk", _trained(visit)]:
+            visit.go(path)
+            found = Axe().run(visit.page).response["violations"]
+            assert not found, f"{path}, {scheme}: {found[0]['id']} at {found[0]['nodes'][0]['html'][:200]}"
 
 
 # ---- the buttons -------------------------------------------------------------------------------------------------------------

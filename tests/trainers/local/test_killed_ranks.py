@@ -15,18 +15,23 @@ from safetensors.torch import load_file
 from clawctl.config import dump_recipe
 from clawctl.run.directory import RunDir, open_run
 from clawctl.train.checkpoints import read_rows
+from tests import forked
 from tests.train.tiny import Sampler, make_recipe, publish_turns
 
 STEPS, PATIENCE = 6, 120
 
 
-def launch(run: RunDir, model: Path, restarts: int = 0) -> subprocess.Popen[str]:
+def arguments(run: RunDir, model: Path) -> list[str]:
     recipe = run.root.parent / f"{run.root.name}.yaml"
     recipe.write_text(dump_recipe(make_recipe(model, lr=1e-4, shard="full")))
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
-    command = [*torchrun, "-m", "clawctl", "train", "--run-dir", str(run.root), "--recipe", str(recipe), "--once"]
+    return ["train", "--run-dir", str(run.root), "--recipe", str(recipe), "--once"]
+
+
+def launch(run: RunDir, model: Path) -> subprocess.Popen[str]:
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command = [sys.executable, *torchrun, "-m", "clawctl", *arguments(run, model)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 @pytest.fixture
@@ -39,11 +44,6 @@ def started() -> Iterator[list[subprocess.Popen[str]]]:
             for process in (*ranks_of(torchrun), torchrun):
                 process.kill()
             torchrun.communicate()
-
-
-def finish(torchrun: subprocess.Popen[str]) -> None:
-    _, talk = torchrun.communicate(timeout=PATIENCE)
-    assert torchrun.returncode == 0, talk
 
 
 def appears(run: RunDir, pattern: str) -> None:
@@ -62,16 +62,17 @@ def ranks_of(torchrun: subprocess.Popen[str]) -> list[psutil.Process]:
 def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_same_weights_bit_for_bit(
     tmp_path: Path, sampler: Sampler, model_path: Path, started: list[subprocess.Popen[str]]
 ) -> None:
-    def begin(run: RunDir, restarts: int = 0) -> subprocess.Popen[str]:
-        started.append(launch(run, model_path, restarts))
-        return started[-1]
+    def complete(run: RunDir) -> None:
+        log = tmp_path / f"{run.root.name}.log"
+        forked.finish(forked.start_ranks(arguments(run, model_path), log, 2), log)
 
     undisturbed, killed = (open_run(tmp_path / name) for name in ("undisturbed", "killed"))
     for run in (undisturbed, killed):
         publish_turns(run, sampler, 4 * STEPS)
-    finish(begin(undisturbed))
+    complete(undisturbed)
 
-    torchrun = begin(killed, restarts=1)
+    torchrun = launch(killed, model_path)
+    started.append(torchrun)
     appears(killed, "train/checkpoints/.2.*")  # all ranks write their parts of step 2, or rank 0 commits them
     ranks_of(torchrun)[1].kill()
     appears(killed, "train/checkpoints/[34]")  # the ranks that torchrun started again have gone on
@@ -85,7 +86,7 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
     assert "Traceback" not in talk
     assert len(read_rows(killed)) < STEPS
 
-    finish(begin(killed))
+    complete(killed)
     assert [row["step"] for row in read_rows(killed)] == list(range(1, STEPS + 1))
     for version in range(1, STEPS + 1):
         ours, theirs = (load_file(run.version_folder(version) / "model.safetensors") for run in (undisturbed, killed))

@@ -64,17 +64,21 @@ def test_a_copy_of_a_file_in_another_folder_uses_the_same_conversion(gguf: Path,
     (tmp_path / "copy.gguf").write_bytes(gguf.read_bytes())
     assert convert_once(tmp_path / "copy.gguf", cache) == folder
     assert {file.name: file.stat().st_ino for file in folder.iterdir()} == before
-    assert convert_once(write_gguf(tmp_path / "other.gguf", seed=1), cache) != folder
 
 
-def test_processes_that_start_together_convert_once_and_all_but_one_say_that_they_wait(gguf: Path, tmp_path: Path) -> None:
+def test_processes_that_start_together_convert_once_and_all_but_one_say_that_they_wait(
+    gguf: Path, cache: Path, tmp_path: Path
+) -> None:
+    other = write_gguf(tmp_path / "other.gguf", seed=1)
     code = "import sys; from pathlib import Path; from clawctl.run.gguf import convert_once; "
     code += "print(convert_once(Path(sys.argv[1]), Path(sys.argv[2])), 'torch' in sys.modules)"
-    command = [sys.executable, "-c", code, str(gguf), str(tmp_path)]
+    command = [sys.executable, "-c", code, str(other), str(cache)]
     started = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
     outputs = [process.communicate(timeout=120) for process in started]
     assert len({printed for printed, _ in outputs}) == 1
-    assert outputs[0][0].split()[1] == "False", "a stage that only needs the folder imports no torch"
+    folder, imports_torch = outputs[0][0].split()
+    assert folder != str(convert_once(gguf, cache)), "it is of other weights"
+    assert imports_torch == "False", "a stage that only needs the folder imports no torch"
     said = [error for _, error in outputs]
     assert sum("converted in" in error for error in said) == 1, said
     assert sum("waiting for another process" in error for error in said) == 2, said
@@ -214,8 +218,10 @@ def test_a_folder_with_config_json_is_used_as_it_is(tmp_path: Path) -> None:
     assert model_folder("Qwen/Qwen3-0.6B") == "Qwen/Qwen3-0.6B"
 
 
-def test_a_run_knows_the_file_and_the_folder_that_holds_it_as_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLAWCTL_MODEL_CACHE", str(tmp_path / "cache"))
+def test_a_run_knows_the_file_and_the_folder_that_holds_it_as_one_model(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAWCTL_MODEL_CACHE", str(cache))
     held = tmp_path / "held"
     held.mkdir()
     file = write_gguf(held / "tiny.gguf")

@@ -89,7 +89,9 @@ def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
     assert "did not stop in time" not in found.log()
 
 
-def test_a_stage_killed_by_sigkill_is_restarted_and_the_other_continues(tmp_path: Path) -> None:
+def test_a_killed_stage_is_restarted_while_the_other_continues_and_a_signal_with_its_echo_is_one_request_to_stop(
+    tmp_path: Path,
+) -> None:
     with up(tmp_path, QUIET) as found:
         found.wait_for(lambda: both_run(found), "both stages run")
         first, other = found.stage("collect"), found.stage("judge")
@@ -97,9 +99,12 @@ def test_a_stage_killed_by_sigkill_is_restarted_and_the_other_continues(tmp_path
         first.kill()
         found.wait_for(lambda: (now := found.stage("collect")) is not None and now.pid != first.pid, "collect is started again")
         assert found.stage("judge") == other
-        found.process.send_signal(signal.SIGTERM)
+        found.wait_for(lambda: both_run(found), "both stages run again")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            found.process.send_signal(number)
         assert found.process.wait(_PATIENCE_S) == 0
     assert "collect was killed by SIGKILL; it will be restarted in 0.2 s" in found.log()
+    assert "stopping collect, judge" in found.log()
     assert "did not stop in time" not in found.log()
 
 
@@ -142,16 +147,6 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) ->
     assert "collect did not stop in time and is killed" in found.log()
 
 
-def test_a_signal_and_its_echo_are_one_request_to_stop(tmp_path: Path) -> None:
-    with up(tmp_path, QUIET) as found:
-        found.wait_for(lambda: both_run(found), "both stages run")
-        for number in (signal.SIGINT, signal.SIGTERM):
-            found.process.send_signal(number)
-        assert found.process.wait(15) == 0
-    assert "stopping collect, judge" in found.log()
-    assert "is killed" not in found.log()
-
-
 def ended(folder: Path, recipe: str) -> tuple[int, str]:
     with up(folder, recipe) as found:
         return found.process.wait(_PATIENCE_S), found.log()
@@ -180,12 +175,12 @@ def test_a_gate_without_eval_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others(tmp_path: Path) -> None:
-    recipe = "train: {custom_loss: nowhere.py:loss}\nup: {stages: [collect, train], backoff_s: 0.2}\n"
+    recipe = "judge: {by: {kind: custom_rm, path: 'nowhere.py:Judge'}}\nup: {stages: [collect, judge], backoff_s: 0.2}\n"
     with up(tmp_path, recipe) as found:
         assert found.process.wait(_PATIENCE_S) == 2
     said = " ".join(found.log().split())
-    assert "clawctl: train refuses to start" in said
-    assert "there is no file nowhere.py" in said.partition("train refuses to start")[2]
+    assert "clawctl: judge refuses to start" in said
+    assert "there is no file nowhere.py" in said.partition("judge refuses to start")[2]
     assert "restarted" not in said
 
 

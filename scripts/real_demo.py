@@ -12,6 +12,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -135,7 +136,9 @@ def agrees(question: str) -> bool:
 def column(circle: Circle, title: str, notes: Literal["on", "off"]) -> Column:
     """What the live version answers, with the person's notes or without them."""
     at, requests = circle.quiet(notes), lines("new_requests.txt")[:UNSEEN]
-    return Column(title, circle.answers_at(at, [circle.told(request) for request in requests], MAX_TOKENS), circle.facts_at(at))
+    with ThreadPoolExecutor() as threads:  # together they share the engine's steps
+        answers = threads.submit(circle.answers_at, at, [circle.told(request) for request in requests], MAX_TOKENS)
+        return Column(title, right=circle.facts_at(at), answers=answers.result())
 
 
 def note_of(circle: Circle) -> Note:

@@ -1,4 +1,5 @@
-"""Finds out where the untrained model follows a hint: a few requests, each with three simple wishes at each place.
+"""Finds out where the untrained model follows a hint: a few requests with three simple wishes at each place, then others at the two
+places where it met the most.
 
 The wishes are such that a rule reads whether they are met, so that no judge is needed. The place is chosen once for a run.
 """
@@ -7,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import orjson
@@ -26,7 +27,8 @@ EVERYDAY = (
     "How do I write a letter of thanks?", "Why do we dream?", "How can I remember names better?", "What is a lighthouse for?",
     "How do I get a stain out of a shirt?", "Why do leaves fall in autumn?",
 )  # fmt: skip
-_TRIED, _MAX_TOKENS = 8, 48
+_ALL, _BEST = EVERYDAY[:2], EVERYDAY[2:6]  # requests at all places, and at the two best ones
+_MAX_TOKENS = 48
 _MOST_WORDS = 25  # of a short sentence
 _BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
 _SPANISH = re.compile(r"[áéíóúñ¿¡]")  # letters and marks that English lacks
@@ -57,7 +59,7 @@ def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
     if not any(answers.values()):
         raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")
     shares = {name: round(met[name] / max(1, answers[name]), 2) for name in PLACES}
-    place = max(PLACES, key=lambda name: shares[name]) if any(shares.values()) else PUBLISHED
+    place = _best(met)[0] if any(met.values()) else PUBLISHED
     publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": answers}))
     log.info("hints stand %s: the untrained model followed them there in %.2f of %d", place, shares[place], answers[place])
     return place
@@ -78,5 +80,11 @@ async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
             met[place] += _WISHES[wish](answer)
             answers[place] += 1
 
-        await asyncio.gather(*(meets(r, w, p) for r in EVERYDAY[:_TRIED] for w in _WISHES for p in PLACES))
+        for requests, places in ((_ALL, PLACES), (_BEST, None)):
+            await asyncio.gather(*(meets(r, w, p) for r in requests for w in _WISHES for p in places or _best(met)[:2]))
     return met, answers
+
+
+def _best(met: Counter[str]) -> Sequence[HintPlace]:
+    """The places, the one with the most wishes met first."""
+    return sorted(PLACES, key=lambda place: -met[place])

@@ -77,7 +77,7 @@ class _Practising:
         self._find = partial(own_endpoint, run, recipe)
         self._redact = redactor_of(recipe.privacy).text
         self._effects: dict[tuple[str, str, bytes], NoteEffect] = {}
-        self._right: list[bool] | None = None  # short questions that version 0 answers right
+        self._right: list[bool] | None = None  # `_untold`
         self._ahead = Counter[str]()  # batches of a key that were played and are not yet counted as a step
         self._last_step = Counter[str]()  # the version that the last counted step of a key made; 0: there is none
         self._told: set[str] = set()  # lines that were logged
@@ -93,7 +93,7 @@ class _Practising:
             worked = False
             try:
                 if not once and self._is_place_unknown() and self._wait_until_idle():
-                    self._place()  # before the first note, so that the next answer already follows it
+                    self._untold(self._place())  # before the first note, so that the next answer already follows it
                 due = [key for key in keys_with_notes(self._run) if any(map(self._is_due, read_notes(self._run, key)))]
                 for key in due:
                     worked = self._round(key, alone=len(due) == 1) or worked
@@ -169,16 +169,20 @@ class _Practising:
                 return
             change_note(self._run, key, note.id, text=note.text)
         base = base_of(self._find())
-        if self._right is None:
-            self._right = answered(base, None, place)
-        told = answered(base, note.text, place)
-        if is_costly(self._right, told):
+        untold, told = self._untold(place), answered(base, note.text, place)
+        if is_costly(untold, told):
             reason = f"told this, the untrained model answers {sum(told)} of {len(told)} short questions right, and "
-            reason += f"{sum(self._right)} without; `practise: true` practises it all the same"
+            reason += f"{sum(untold)} without; `practise: true` practises it all the same"
             change_note(self._run, key, note.id, state="prompted", practise=False, reason=reason)
             log.warning("%s: “%s” stays in the prompt: %s", key, note.text, reason)
             return
         change_note(self._run, key, note.id, state="prompted", reason=None)
+
+    def _untold(self, place: HintPlace) -> list[bool]:
+        """Which short questions version 0 answers right without a note."""
+        if self._right is None:
+            self._right = answered(base_of(self._find()), None, place)
+        return self._right
 
     def _judge(self) -> Endpoint | None:
         """The run's judge, if it passed its planted turns."""

@@ -10,7 +10,7 @@ from clawctl.memory import CUDA_CONTEXT, GB, GIB, Box, box_of
 
 ROOT = Path(__file__).parent.parent.parent
 SIZED = [*sorted((ROOT / "recipes").glob("qwen*.yaml")), ROOT / "recipes" / "default.yaml"]
-HOSTS = {"qwen3-4b-full-2x80gb": 96 * GB}
+HOSTS = {"qwen3-4b-full-2x80gb": 128 * GB}
 
 
 def card_of(path: Path) -> str:
@@ -57,7 +57,7 @@ REASONS = {
     "max_mismatch": "logprobs over a base in 4 bits differ more from the server's",
     "lora": "memory: 4 bits; a larger card takes a higher rank",
 }
-OF_HINTS = {"topk", "topk_of", "divergence", "teacher", "hint_place", "lr", "movement", "warmup_steps"}
+OF_HINTS = {"topk", "topk_of", "divergence", "teacher", "hint_place"}
 OF_ALL_WEIGHTS = {*OF_HINTS, "lora", "batch_turns", "shard", "optimizer_offload"}
 
 
@@ -71,3 +71,11 @@ def test_a_recipe_trains_as_was_measured_or_names_the_reason(path: Path) -> None
     differing = {name for name, value in recipe.settings().items() if value != measured[name]}
     reasons = REASONS | (dict.fromkeys(OF_ALL_WEIGHTS, SECOND_MODEL) if recipe.lora is None else {})
     assert sorted(differing - reasons.keys()) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SIZED if load_recipe(path).train.method.kind != "grpo"], ids=lambda path: path.stem
+)
+def test_a_recipe_for_conversations_moves_the_policy_by_a_distance_that_suits_every_size(path: Path) -> None:
+    measured, recipe = load_recipe(ROOT / "recipes" / "smollm2.yaml").train, load_recipe(path).train
+    assert (recipe.lr, recipe.movement, recipe.warmup_steps) == ("auto", measured.movement, measured.warmup_steps)

@@ -124,7 +124,8 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
         return Needs(device, {"process": PROCESS})
     host = {"processes": PROCESS * ranks.world}
     if offload:
-        host["weights, gradients and optimizer"] = 4 * shape.weights + 12 * shape.trained
+        before = 4 if config.lr == "auto" else 0  # the weights before a step, which is then scaled
+        host["weights, gradients and optimizer"] = 4 * shape.weights + (12 + before) * shape.trained
     else:  # each process reads the model before it moves to the GPU
         host["weights while they are read"] = ranks.world * shape.weights * (4 if config.lora is None else 2)
     if config.lora is not None and config.lora.quantize is not None:

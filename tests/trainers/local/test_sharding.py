@@ -33,7 +33,7 @@ def trained(tmp_path: Path, name: str, sampler: Sampler, model: Path, turns: int
     if not any(run.trajectories.iterdir()):
         publish_turns(run, sampler, turns)
     ensure_base_policy(run, str(model))
-    run_training(run, make_recipe(model, lr=1e-4, **changes), ALONE, threading.Event(), once=True)
+    run_training(run, make_recipe(model, **{"lr": 1e-4, **changes}), ALONE, threading.Event(), once=True)
     return run
 
 
@@ -59,6 +59,7 @@ CASES: list[dict[str, Any]] = [
     {},
     {"lora": {"rank": 4, "dropout": 0.2}},
     {"method": "hybrid", "teacher": "base", "base_pull": 0.1, "kl_budget": 1e-6},
+    {"lr": "auto", "movement": 1e-3},
 ]
 
 
@@ -71,8 +72,9 @@ def test_memory_settings_change_no_number(
     saved = trained(tmp_path, "saved", sampler, model_path, **changes, **other)
     assert_same(plain, saved, 2, atol=1e-6)  # a bounded turn is the difference of two passes
     for mine, theirs in zip(read_rows(plain), read_rows(saved), strict=True):
-        assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-6)
-        assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-5)
+        scaled = changes.get("lr") == "auto"  # by a divergence, whose rounding the next step's loss shows
+        assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5 if scaled else 1e-6)
+        assert theirs["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-4 if scaled else 1e-5)
 
 
 def test_any_number_of_ranks_resumes_from_any_other_with_the_same_weights(

@@ -113,7 +113,8 @@ def teacher_tops(
     most likely tokens, for turns with one hint. All turns must have a hint.
 
     With guidance, the teacher's logits are z + guidance (z_hint - z), where z are its logits without the hint (Sanchez et al.,
-    arXiv 2306.17806). The output head is linear, so this is computed with the states before it.
+    arXiv 2306.17806). The output head is linear, so this is computed with the states before it. Both prompts of a turn stand in one
+    tree, which computes what they share only once.
     """
     prompts = [(turn, prompt) for turn, sample in enumerate(samples) for prompt in hinted_prompts(sample)]
 
@@ -123,32 +124,33 @@ def teacher_tops(
     branches, is_guided = [branch_of(turn, prompt) for turn, prompt in prompts], passes.guidance != 1
     scored: dict[int, tuple[Tensor, ...]] = {}
     groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
-    policy.match_passes(len(groups) * (2 if is_guided else 1), passes.causal)
+    policy.match_passes(len(groups), passes.causal)
     for group in groups:
         own = [branches[branch] for branch in group]
-        batch, without = make_microbatch(own, policy.merge, policy.device), None
-        count_pass(passes.measures, passes.cost, batch, own)
+        batch = read = make_microbatch(own, policy.merge, policy.device)
         if is_guided:
-            plain = [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
-            without = make_microbatch(plain, policy.merge, policy.device)
-            count_pass(passes.measures, passes.cost, without, plain)
+            own += [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
+            read = make_microbatch(own, policy.merge, policy.device)
+        count_pass(passes.measures, passes.cost, read, own)
         ids_NK = None if ids is None else torch.cat([ids[prompts[branch][0]] for branch in group])
-        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes, without)
+        streams = _teacher_logprobs(policy, batch, k, ids_NK, passes, read)
         scored.update(zip(group, zip(*(stream.split(batch.lengths) for stream in streams), strict=True), strict=True))
     by_turn = [[scored[branch] for branch, (turn, _) in enumerate(prompts) if turn == index] for index in range(len(samples))]
     return [Teachers(torch.stack([h[0] for h in hints]), torch.stack([h[1] for h in hints]), hints[0][2]) for hints in by_turn]
 
 
 def _teacher_logprobs(
-    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, passes: TeacherPasses, without: Microbatch | None
+    policy: PolicyModel, batch: Microbatch, k: int, ids_NK: Tensor | None, passes: TeacherPasses, read: Microbatch
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """`read`: `batch`, or with guidance its branches and then the same without their hints."""
     causal = passes.causal if passes.causal is not None else policy.causal
     head = causal.get_output_embeddings()
 
     def work() -> tuple[Tensor, Tensor, Tensor]:
-        hidden_ND = policy.hidden(batch, causal)
-        if without is not None:
-            hidden_ND = policy.hidden(without, causal).lerp(hidden_ND, passes.guidance)
+        hidden_ND = policy.hidden(read, causal)
+        if read is not batch:
+            with_ND, without_ND = hidden_ND.chunk(2)
+            hidden_ND = without_ND.lerp(with_ND, passes.guidance)
         own_NK, logprobs_NK = top_tokens(hidden_ND, head, batch.temperature_N, k, batch.masks)
         if ids_NK is None:
             return logprobs_NK, overlap(own_NK, own_NK), own_NK

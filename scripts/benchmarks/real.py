@@ -3,7 +3,8 @@
   one-note NAME   a person says a wish once; the model practises it on 12 earlier requests and is measured on 24 others, without
                   the note. `told` is the untrained model with the note in each request. Beside it stand facts, readability, and the
                   likelihood of version 0's answers to requests of other jobs
-  control         the same with a note about nothing, and with a note whose words are shuffled
+  control         the same with a note about nothing, and with a note whose words are shuffled: as `clawctl practice` treats them,
+                  which refuses a note that costs right answers, and practised all the same (`_anyway`)
   told            wishes that the untrained model does not follow even when it is told them, so that they are not practised
   topk            which tokens a divergence should compare (`real_topk`)
   sizes           steps of the same movement at 1, 10 and 135 million weights (`real_sizes`)
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from clawctl.environments.note_cost import answered, is_costly
 from scripts.benchmarks.real_circle import NOTES, Circle, Measured, practise, running, talk, write_recipe
 from scripts.benchmarks.table import Row, make_parser, report
 
@@ -98,6 +100,7 @@ def one_note(name: str, steps: int, runs: Sequence["_Learned"]) -> list[Row]:
         mean("untrained", [run.before.met[name] for run in runs]),
         mean("told", [run.told.met[name] for run in runs]),
         Row(case, "not_understood_said", len(runs) - len(practised), f"of {len(runs)} runs"),
+        Row(case, "costly_said", sum(run.costly for run in runs), f"of {len(runs)} runs"),
         mean(f"weights_only@{steps}", [after.met[name] for _, after in practised]),
         Row(case, "weights_only_lowest", min((after.met[name] for _, after in practised), default=None), "share"),
         mean("facts_told_change", [_change(run.before.facts, run.told.facts) for run in runs]),
@@ -120,8 +123,15 @@ def controls(steps: int, folder: Path) -> list[Row]:
         assert run.after is not None
         before, told, after = run.before, run.told, run.after
         moved = max(before.met, key=lambda name: abs(after.met[name] - before.met[name]))
+        change = after.met[moved] - before.met[moved]
         rows += [
-            Row("control", metric, after.met[moved] - before.met[moved], f"share of {moved}"),
+            Row(
+                "control",
+                metric,
+                0.0 if run.costly else change,
+                "share; 0: it is not practised" if run.costly else f"share of {moved}",
+            ),
+            Row("control", f"{metric}_anyway", change, f"share of {moved}"),
             Row("control", f"{metric}_told", told.met[moved] - before.met[moved], f"share of {moved}"),
             Row("control", f"{metric}_facts", _change(before.facts, after.facts), "share"),
             Row("control", f"{metric}_facts_told", _change(before.facts, told.facts), "share"),
@@ -149,6 +159,7 @@ class _Learned:
     before: Measured
     told: Measured
     after: Measured | None = None
+    costly: bool = False  # whether `clawctl practice` would refuse the note because of its cost
     nll_change: float | None = None
     seconds: float | None = None
 
@@ -160,6 +171,7 @@ def _learned(name: str, note: str, steps: int, seed: int, root: Path, understood
         circle = Circle(root)
         talk(circle, note)
         run = _Learned(circle.measure(0, seed=seed), circle.measure(0, note, seed=seed))
+        run.costly = is_costly(*(answered(circle.endpoint(0), told, circle.place) for told in (None, note)))
         if run.told.met[name] >= understood:
             others = circle.others()
             run.seconds = practise(circle, note, steps, seed)

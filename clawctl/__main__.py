@@ -1,5 +1,6 @@
 """Entry point for `python -m clawctl` and for the installed `clawctl` command."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,9 @@ def main() -> None:
     """Run clawctl. Ctrl-C ends it immediately and without a traceback, until a worker installs its own handler and finishes its
     work."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if "OMP_WAIT_POLICY" not in os.environ:
+        # Server and trainer share the cores: a thread that waits for others spins for microseconds, not for libgomp's milliseconds.
+        os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     from clawctl.cli import main as run
 
     run()

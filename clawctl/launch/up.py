@@ -278,8 +278,7 @@ class Child:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            # Stages share the cores, so a thread that waits for others must not spin.
-            env={"OMP_WAIT_POLICY": "PASSIVE"} | environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
+            env=environment_with({"PYTHONUNBUFFERED": "1", "CLAWCTL_UP": "1"}),
             start_new_session=True,
             preexec_fn=die_with_parent(),
         )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import orjson
@@ -59,15 +59,15 @@ def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
     if not any(answers.values()):
         raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")
     shares = {name: round(met[name] / max(1, answers[name]), 2) for name in PLACES}
-    place = _best(met)[0] if any(met.values()) else PUBLISHED
+    place = met.most_common(1)[0][0] if any(met.values()) else PUBLISHED
     publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": answers}))
     log.info("hints stand %s: the untrained model followed them there in %.2f of %d", place, shares[place], answers[place])
     return place
 
 
-async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
+async def try_places(server: Endpoint) -> tuple[Counter[HintPlace], Counter[str]]:
     """How many answers meet their wish, and how many there are, by place."""
-    quiet, met, answers = replace(server, headers={**server.headers, **QUIET}), Counter[str](), Counter[str]()
+    quiet, met, answers = replace(server, headers={**server.headers, **QUIET}), Counter(dict.fromkeys(PLACES, 0)), Counter[str]()
     async with new_client(quiet) as client:
 
         async def meets(request: str, wish: str, place: HintPlace) -> None:
@@ -80,11 +80,7 @@ async def try_places(server: Endpoint) -> tuple[Counter[str], Counter[str]]:
             met[place] += _WISHES[wish](answer)
             answers[place] += 1
 
-        for requests, places in ((_ALL, PLACES), (_BEST, None)):
-            await asyncio.gather(*(meets(r, w, p) for r in requests for w in _WISHES for p in places or _best(met)[:2]))
+        for requests, places in ((_ALL, len(PLACES)), (_BEST, 2)):
+            best = [place for place, _ in met.most_common(places)]
+            await asyncio.gather(*(meets(request, wish, place) for request in requests for wish in _WISHES for place in best))
     return met, answers
-
-
-def _best(met: Counter[str]) -> Sequence[HintPlace]:
-    """The places, the one with the most wishes met first."""
-    return sorted(PLACES, key=lambda place: -met[place])

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption, TeachesShared
 from clawctl.run.directory import open_run
 from clawctl.run.rows import DEFAULT_POLICY
 
@@ -17,6 +17,7 @@ def add_key(
     policy: Annotated[
         str | None, typer.Option(help="Policy of its own that answers and learns from its requests, unless policies.per is shared.")
     ] = None,
+    teaches_shared: TeachesShared = False,
     names_users: Annotated[
         bool,
         typer.Option("--names-users", help="Its requests may count as those of another key, with policies.per: user."),
@@ -31,7 +32,8 @@ def add_key(
     from clawctl.run.policies import begin_policy
 
     opened = open_run(run)
-    typer.echo(work(opened, name, DEFAULT_POLICY if policy is None else begin_policy(opened, policy), names_users))
+    answers = DEFAULT_POLICY if policy is None else begin_policy(opened, policy)
+    typer.echo(work(opened, name, answers, teaches_shared=teaches_shared, names_users=names_users))
     typer.echo(f"This is the only time the key of {name} is shown.", err=True)
 
 

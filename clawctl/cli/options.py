@@ -44,5 +44,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 PolicyOption = Annotated[
     str, typer.Option("--policy", help="Name of a policy, as in `clawctl keys add --policy`. Unset: the shared one.")
 ]
+TeachesShared = Annotated[
+    bool, typer.Option("--teaches-shared", help="Turns of the key also train the shared policy, with `shared+` in policies.per.")
+]
 NumSamples = Annotated[int, typer.Option(min=0, help="With --dry-run: number of turns to show.")]
 DEFAULT_RUN = Path("run")

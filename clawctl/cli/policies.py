@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.options import DEFAULT_RUN, AsJson, PolicyOption, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, PolicyOption, RunOption, TeachesShared
 from clawctl.run.directory import open_run
 from clawctl.run.rows import DEFAULT_POLICY
 
@@ -56,7 +56,9 @@ def rollback(
 
 @app.command()
 def split(
-    names: Annotated[list[str], typer.Argument(help="Names of keys, as in `clawctl keys list`.")], run: RunOption = DEFAULT_RUN
+    names: Annotated[list[str], typer.Argument(help="Names of keys, as in `clawctl keys list`.")],
+    run: RunOption = DEFAULT_RUN,
+    teaches_shared: TeachesShared = False,
 ) -> None:
     """Give each of these keys a policy of its own.
 
@@ -66,4 +68,4 @@ def split(
     """
     from clawctl.run.keys import split as work
 
-    typer.echo(work(open_run(run, create=False), names))
+    typer.echo(work(open_run(run, create=False), names, teaches_shared))

@@ -120,6 +120,9 @@ def _check_policies(recipe: Recipe) -> None:
     if recipe.policies.per_person and (recipe.train.lora is None or recipe.train.backend.kind != "local"):
         problem = f"policies.per is {recipe.policies.per}, which trains an adapter for each policy on this machine"
         raise ClawError(problem, "set train.lora, and leave train.backend at local; or set policies.per to shared", 2)
+    if recipe.policies.is_stacked and recipe.train.lora is not None and recipe.train.lora.rank % 2:
+        problem = f"policies.per is {recipe.policies.per}, but train.lora.rank ({recipe.train.lora.rank}) has no half"
+        raise ClawError(problem, "set train.lora.rank to an even number", 2)
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:

@@ -11,6 +11,7 @@ from clawctl.run.lineage import read_lineage
 from clawctl.run.lines import read_lines
 from clawctl.run.names import number_of, numbers_in
 from clawctl.run.policies import begin_policy, list_versions, live_version, move_live, read_policy
+from clawctl.run.rows import DEFAULT_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,12 @@ class RollbackPlan:
 
 
 def learned_from(run: RunDir, turn_ids: set[str]) -> list[int]:
-    """Return the versions that were trained on one of these turns, and all their descendants."""
+    """Return the versions that were trained on one of these turns or stand on such a shared version, and all their descendants."""
     affected: set[int] = set()
+    below = set(learned_from(run.of(DEFAULT_POLICY), turn_ids)) if run.policy != DEFAULT_POLICY else set()
     for version in list_versions(run):  # parents come before their children
         policy = read_policy(run, version)
-        if policy.parent in affected or not turn_ids.isdisjoint(policy.turns):
+        if policy.parent in affected or policy.shared in below or not turn_ids.isdisjoint(policy.turns):
             affected.add(version)
     return sorted(affected)
 

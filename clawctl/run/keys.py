@@ -44,11 +44,13 @@ class StoredKey:
     digest: str  # hex: SHA-256 of salt and key; keys have 192 random bits, so no slow hash is needed
     created_at: float
     policy: str = DEFAULT_POLICY  # the policy that answers its requests, unless `policies.per` is `shared`
+    teaches_shared: bool = False  # whether its turns also train the shared policy, with `shared+` in `policies.per`
     names_users: bool = False  # whether its requests may name another key, which they then count as, if `policies.per` is `user`
 
 
-def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, names_users: bool = False) -> str:
-    """Create a key for `name` and return it. It cannot be read again. Raises ClawError (exit code 2) for an invalid name."""
+def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, **allowed: bool) -> str:
+    """Create a key for `name` and return it. It cannot be read again. `allowed`: `teaches_shared` and `names_users` of StoredKey.
+    Raises ClawError (exit code 2) for an invalid name."""
     if (problem := _name_problem(name)) is not None:
         raise ClawError(f"{name!r} {problem}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
@@ -58,7 +60,7 @@ def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, names_users: b
                 f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
-        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy, names_users)])
+        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy, **allowed)])
     return key
 
 
@@ -74,16 +76,16 @@ def rotate_key(run: RunDir, name: str) -> str:
     return key
 
 
-def split(run: RunDir, names: Sequence[str]) -> str:
-    """Give each of these keys the policy with its own name, and return the message to print. Repeating the call changes nothing.
-    Raises ClawError (exit code 2) without one of the keys."""
+def split(run: RunDir, names: Sequence[str], teaches_shared: bool = False) -> str:
+    """Give each of these keys the policy with its own name, and return the message to print. `teaches_shared`: as in
+    StoredKey. Raises ClawError (exit code 2) without one of the keys."""
     with _writing(run):
         stored = list_keys(run)
         if (missing := next((name for name in names if all(key.name != name for key in stored)), None)) is not None:
             raise _no_key(missing, stored)
         for name in names:
             begin_policy(run, name)
-        _write(run, [replace(key, policy=key.name) if key.name in names else key for key in stored])
+        _write(run, [replace(key, policy=key.name, teaches_shared=teaches_shared) if key.name in names else key for key in stored])
     return f"{', '.join(names)}: each has a policy of its own, which begins with shared version {live_version(run)}"
 
 
@@ -91,6 +93,11 @@ def policy_of(run: RunDir, recipe: Recipe, name: str) -> str:
     """Return the name of the policy that answers the requests of a key. Raises ClawError."""
     keys = list_keys(run) if recipe.policies.per_person else []
     return next((key.policy for key in keys if key.name == name), DEFAULT_POLICY)
+
+
+def teachers_of_shared(run: RunDir) -> set[str]:
+    """Return the names of the keys whose turns also train the shared policy. Raises ClawError."""
+    return {key.name for key in list_keys(run) if key.teaches_shared}
 
 
 def begin_policies(run: RunDir) -> None:
@@ -129,13 +136,13 @@ def show_keys(run: RunDir, as_json: bool) -> None:
     """Print the names and creation times of the keys on stdout."""
     stored = list_keys(run)
     if as_json:
-        shown = ("name", "created_at", "policy", "names_users")
+        shown = ("name", "created_at", "policy", "teaches_shared", "names_users")
         print_json({"keys": [{name: getattr(key, name) for name in shown} for key in stored]})
         return
-    table = Table("name", "made", "policy", "names users", title=counted(len(stored), "named key"))
+    table = Table("name", "made", "policy", "teaches shared", "names users", title=counted(len(stored), "named key"))
     for key in stored:
         made = time.strftime("%Y-%m-%d %H:%M", time.localtime(key.created_at))
-        table.add_row(key.name, made, key.policy, "yes" if key.names_users else "")
+        table.add_row(key.name, made, key.policy, *("yes" if may else "" for may in (key.teaches_shared, key.names_users)))
     answers().print(table)
 
 

@@ -104,7 +104,7 @@ def begin_policy(run: RunDir, name: str) -> str:
         while version:  # so that `forget` finds what version 0 learned from
             ancestor = read_policy(shared, version)
             turns, version = [*ancestor.turns, *turns], ancestor.parent or 0
-        first = replace(policy, version=0, parent=None, step=0, turns=turns, created_at=time.time(), name=name)
+        first = replace(policy, version=0, parent=None, step=0, turns=turns, created_at=time.time(), name=name, shared=live)
         publish_policy(own, first, lambda folder: link_weights(source, folder))
         move_live(own, 0, by=f"begun from shared version {live}")
     return name

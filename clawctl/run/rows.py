@@ -258,3 +258,5 @@ class Policy:
     created_at: float
     name: str = DEFAULT_POLICY
     hint_place: HintPlace | None = None  # where the teacher read its hints; None: the method has none
+    # The shared version that a person's policy stands on or, without `shared+` in `policies.per`, began with
+    shared: int | None = None

@@ -184,7 +184,7 @@ class Gateway:
 
     def _count_as(self, context: RequestContext, named: Any) -> None:
         """Let a request count as the key that it names, if its own key may name users (`policies.per: user`)."""
-        if self._recipe.policies.per == "user" and isinstance(named, str) and context.key == context.sent_key:
+        if self._recipe.policies.names_users and isinstance(named, str) and context.key == context.sent_key:
             context.key = self._keys.user(context.key, named)
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:

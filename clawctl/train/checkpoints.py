@@ -97,6 +97,7 @@ def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, s
         metrics=policy_metrics(row),
         created_at=row["time"],
         hint_place=used_hint_place(run, recipe.train.hints.hint_place) if recipe.train.uses_hints else None,
+        shared=about.get("shared"),
     )
     turns = by_stem(batch.samples)
     state = {"step": batch.step, "identity": identity(recipe), "turns": turns, "row": row, "policy": asdict(policy), **about}

@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, TrainConfig
+from clawctl.errors import ClawError
 from clawctl.run.complaints import MAX_TURNS, JudgedAnswer
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.feedback import Ratings, with_comment
 from clawctl.run.hint_places import used_hint_place
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import read_image
+from clawctl.run.keys import teachers_of_shared
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
+from clawctl.run.policies import read_policy
 from clawctl.run.reward import Worth
 from clawctl.run.rows import DEFAULT_POLICY, Turn, Verdict, is_judged, lacks_reaction
 from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
@@ -49,7 +52,9 @@ def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """Open the feed of a trainer that continues from the tip of the lineage."""
     lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
-    return Feed(run, recipe.train, model, used, own, given_back=again)
+    feed = Feed(run, recipe.train, model, used, own, given_back=again)
+    feed.learns_from_people = recipe.policies.is_stacked and run.policy == DEFAULT_POLICY
+    return feed
 
 
 class Feed:
@@ -100,6 +105,8 @@ class Feed:
         self._changes, self._earlier_hints = Changes(), EarlierHints(config.hints.earlier_hints)
         self._history_loaded = False  # whether turns used by earlier steps were recalled
         self._file = CountsFile(run)
+        self.learns_from_people = False  # whether turns of people's policies are trained too, if their keys teach the shared one
+        self._teachers: set[str] = set()  # those keys
 
     def next_batch(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
         """Return the next batch for a policy at `version`, or None while there are too few turns.
@@ -110,6 +117,7 @@ class Feed:
         # Monotonic, so that a clock change neither hastens nor delays a batch
         now = self._clock_offset + time.monotonic() if now is None else now
         self._version, self._updates = version, updates
+        self._teachers = teachers_of_shared(self.run) if self.learns_from_people else set()
         ready, has_more = 0, True
         while has_more and not ready:  # more turns must be read from disk if all turns in memory are too stale
             has_more = self._read_new(now)
@@ -392,9 +400,13 @@ class Feed:
         if turn.untrainable_reason == HELD_OUT:
             self._refuse(turn.turn_id, HELD_OUT)  # nothing is learned from it: its reward does not affect its group either
             return
-        if turn.policy_version is not None and turn.policy_name != self.run.policy:
-            self._refuse(turn.turn_id, OTHER_POLICY)  # it is not compared with turns of this policy either
-            return
+        by_another = turn.policy_version is not None and turn.policy_name != self.run.policy
+        if by_another:
+            stood_on = self._shared_version(turn)
+            if stood_on is None:
+                self._refuse(turn.turn_id, OTHER_POLICY)  # it is not compared with turns of this policy either
+                return
+            turn = replace(turn, policy_version=stood_on, policy_version_end=stood_on)
         turn, verdict = self._as_rated(turn, verdict)
         earned = worth_of(turn, verdict)
         self.forming.add(turn, earned.value, earned.outcome)
@@ -404,6 +416,7 @@ class Feed:
         try:
             earlier = self._earlier_hints.before(turn, self._changes.since(turn.user))
             sample = self.admission.sample(stem, turn, verdict, self.origins[stem], self._version, earlier)
+            sample = replace(sample, by_another=by_another)
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
             is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
@@ -416,6 +429,15 @@ class Feed:
             self._queue(waiting)
         except TurnRefused as reason:
             self._refuse(turn.turn_id, str(reason))
+
+    def _shared_version(self, turn: Turn) -> int | None:
+        """Return the shared version that a person's policy stood on when it sampled a turn. None: the turn does not train the
+        shared one. Notes and practice are a person's own."""
+        if turn.user not in self._teachers or turn.notes is not None or (turn.episode or {}).get("hint") is not None:
+            return None
+        with suppress(ClawError):  # the version was forgotten
+            return read_policy(self.run.of(turn.policy_name), turn.policy_version or 0).shared
+        return None
 
     def _as_rated(self, turn: Turn, verdict: Verdict | None) -> tuple[Turn, Verdict | None]:
         """Return the turn and its verdict with later data applied: a rating or an outcome."""

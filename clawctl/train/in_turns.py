@@ -8,19 +8,21 @@ import logging
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import cast
 
 from clawctl.config import Recipe
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.keys import begin_policies
 from clawctl.run.lineage import read_lineage
-from clawctl.run.policies import policy_names
+from clawctl.run.policies import check_policy, live_version, policy_names, read_policy
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.train.going_back import note_start
 from clawctl.train.loop import Session, open_session, resume
 from clawctl.train.pauses import Pauses
 from clawctl.train.remote_teacher import open_remote_teacher
 from clawctl.train.setback import start_of
 from clawctl.train.trackers import Tracker, open_trackers
-from clawctl.trainers import Trainer
+from clawctl.trainers import StackingTrainer, Trainer
 
 log = logging.getLogger("clawctl.train")
 
@@ -58,10 +60,11 @@ class _Turns:
         session = self._session(name)
         if not session.is_due():
             return False
-        if self._held is not session:
+        shared = self._stand(session.run)
+        if self._held is not session or session.shared != shared:
             start = start_of(session.run, self._recipe)
             self._trainer.resume(start.version, start.checkpoint, start.weights)
-            self._held = session
+            self._held, session.shared = session, shared
         tried = session.batches
         moved = session.train(self._trackers[name], stop, once=True, most=1)
         return moved or session.batches > tried
@@ -75,6 +78,7 @@ class _Turns:
             self._trackers[name] = open_trackers(own, self._recipe.train, read_lineage(own).newest)
             for tracker in self._trackers[name]:
                 self._leaving.callback(tracker.close)
+        shared = self._stand(own)
         if not self._sessions:
             session = self._held = resume(own, self._recipe, self._trainer, self._teacher, self._pauses)
         else:
@@ -82,8 +86,22 @@ class _Turns:
             start = start_of(own, self._recipe)
             note_start(own, start)
             session = open_session(own, self._recipe, self._trainer, start, model, self._teacher, self._pauses)
-        self._sessions[name] = session
+        self._sessions[name], session.shared = session, shared
         return session
+
+    def _stand(self, own: RunDir) -> int | None:
+        """Choose the half of the adapter that is trained (`shared+` in `policies.per`). Returns the shared version below a person's
+        policy. Raises ClawError."""
+        if not self._recipe.policies.is_stacked:
+            return None
+        trainer, shared = cast(StackingTrainer, self._trainer), self._run.of(DEFAULT_POLICY)
+        version = None if own.policy == DEFAULT_POLICY else live_version(shared)
+        if version is None:
+            trainer.train_half(0, None)
+            return None
+        check_policy(shared, version)
+        trainer.train_half(1, shared.version_folder(version) if read_policy(shared, version).kind == "adapter" else None)
+        return version
 
     def log_summaries(self) -> None:
         for name, session in self._sessions.items():

@@ -17,6 +17,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, changes
 from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import Lineage, read_lineage
+from clawctl.run.policies import read_policy
 from clawctl.train import checkpoints, ledger
 from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.agreement import Watch
@@ -90,6 +91,7 @@ class Session:
     moved: bool = False  # whether training continues from another version
     paused: ClawError | None = None  # why no step is made
     batches: int = 0  # how many were tried
+    shared: int | None = None  # the shared version that the trained policy stands on, with `shared+` in `policies.per`
 
     def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool, most: int | None = None) -> bool:
         """Make steps, at most `most`. Returns True if training now continues from another version."""
@@ -181,6 +183,8 @@ class Session:
         baselines = {sample.turn_id: self.baselines.of(sample.kind) for sample in batch.samples}
         depth = lineage.depth(lineage.tip) + 1
         batch = replace(batch, step=lineage.newest + 1, parent=lineage.tip, depth=depth, baselines=baselines)
+        if self.shared is not None and read_policy(self.run, lineage.tip).shared != self.shared:  # other weights than the sampler's
+            batch = replace(batch, samples=[replace(sample, by_another=True) for sample in batch.samples])
         if self.teacher is not None:
             batch, missing = with_teacher_logprobs(batch, self.teacher.ask(batch))
             self.feed.drop_hints(missing, [sample.turn_id for sample in batch.samples])
@@ -198,7 +202,7 @@ class Session:
             if recipe.train.rewards.baseline == "mean":
                 self.baselines.update(batch.samples)
             self.version = batch.step
-            about = {"baselines": self.baselines.means}
+            about = {"baselines": self.baselines.means, "shared": self.shared}
             commit = partial(checkpoints.commit_step, run, recipe, batch, result, snapshot, about)
             # If a snapshot cannot be saved twice, a failure makes the trainer repeat the step
             path = retry_while_full(commit, f"checkpoint {batch.step}", stop) if snapshot.repeatable else commit()

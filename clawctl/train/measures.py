@@ -196,7 +196,7 @@ def _term(name: str, whole: Measures, facts: StepFacts) -> dict[str, Any]:
 
 def is_newest(sample: Sample, version: int) -> bool:
     """Whether `version` sampled the whole turn. Trainer and sampler must then agree on it up to rounding."""
-    exact = not sample.imported and not sample.rescored
+    exact = not (sample.imported or sample.rescored or sample.by_another)
     return exact and sample.policy_version == version and sample.policy_version_end in (None, version)
 
 

@@ -40,6 +40,8 @@ class Sample:
     # answer after this one.
     rescored: bool = False
     rescored_by: float | None = None  # the largest difference between both, once the trainer has scored it
+    # Other weights than those of `policy_version` sampled it: a person's, or a person's that stood on an older shared version
+    by_another: bool = False
     images: tuple[PromptImage, ...] = ()  # images in all prompts of the turn, at the same positions
 
     def __post_init__(self) -> None:

@@ -94,6 +94,14 @@ class Trainer(Protocol):
         """Called about once a second while there is no batch, so that connections stay alive."""
 
 
+class StackingTrainer(Trainer, Protocol):
+    """A trainer of adapters that consist of two halves: the shared policy's, and a person's (`shared+` in `policies.per`)."""
+
+    def train_half(self, half: int, shared: Path | None) -> None:
+        """From the next `resume` on, change one half only. 0: the shared policy's. 1: a person's, on top of the shared version in
+        the folder `shared`; None: on top of the base model."""
+
+
 class TrainingBackend(Protocol):
     """One way to train; the registry contains these."""
 

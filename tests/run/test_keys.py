@@ -44,7 +44,7 @@ def test_no_file_of_the_run_contains_a_key(run: RunDir) -> None:
     path = run.root / "api_keys.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     stored = orjson.loads(path.read_bytes())["keys"][0]
-    assert set(stored) == {"name", "salt", "digest", "created_at", "policy", "names_users"}
+    assert set(stored) == {"name", "salt", "digest", "created_at", "policy", "teaches_shared", "names_users"}
     assert all(key.encode() not in file.read_bytes() for file in run.root.rglob("*") if file.is_file())
     again = add_key(open_run(run.root), "ben")
     assert len(key) > 32

@@ -19,6 +19,7 @@ from clawctl.run.policies import begin_policy, ensure_base_policy, list_versions
 from clawctl.train import loop
 from clawctl.train.in_turns import train_in_turns
 from clawctl.train.ledger import read_ledger
+from clawctl.trainers.local.model import half_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trainer import LocalTrainer
 from tests.train.tiny import Sampler, make_recipe, publish_turns
@@ -26,8 +27,8 @@ from tests.train.tiny import Sampler, make_recipe, publish_turns
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
-def recipe_of(model: Path, per: str = "key", **train: object) -> Recipe:
-    recipe = make_recipe(model, lora={"rank": 2}, **train)
+def recipe_of(model: Path, per: str = "key", rank: int = 2, **train: object) -> Recipe:
+    recipe = make_recipe(model, lora={"rank": rank}, **train)
     return recipe.model_copy(update={"policies": recipe.policies.model_copy(update={"per": per})})
 
 
@@ -149,3 +150,108 @@ def test_keys_that_are_split_begin_with_the_shared_weights_and_keep_their_names(
     assert KeyRing(run, "own").owner(key) == "anna"
     with pytest.raises(ClawError, match="no key named 'dora'"):
         split(run, ["dora"])
+
+
+# ---- a shared and a personal half ----------------------------------------------------------------------------------------
+
+
+def stacked(model: Path, **train: object) -> Recipe:
+    """Rank 4: two for the shared policy, two for a person. Weight decay and the pull to the base would move a frozen half too."""
+    return recipe_of(model, "shared+key", rank=4, weight_decay=0.1, base_pull=0.01, **train)
+
+
+def halves(weights: dict[str, torch.Tensor], half: int) -> dict[str, torch.Tensor]:
+    return {name: half_of(name, weight, half) for name, weight in weights.items()}
+
+
+def merged_logits(model: Path, ids: list[int], scale: float, *adapters: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The logits of the base model whose weights have the products B A of each adapter added."""
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    layers = dict(base.named_modules())
+    with torch.no_grad():
+        for adapter in adapters:
+            for name in (name for name in adapter if "lora_A" in name):
+                layer = layers[name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")]
+                layer.weight += scale * adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
+        logits: torch.Tensor = base(input_ids=torch.tensor([ids])).logits
+    return logits
+
+
+def peft_logits(model: Path, folder: Path, ids: list[int]) -> torch.Tensor:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.no_grad():
+        logits: torch.Tensor = PeftModel.from_pretrained(base, str(folder)).eval()(input_ids=torch.tensor([ids])).logits
+    return logits
+
+
+def test_a_person_trains_one_half_on_top_of_the_frozen_shared_one_and_both_are_published_as_one_adapter(
+    tmp_path: Path, model_path: Path, sampler: Sampler
+) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["default"], turns=4), stacked(model_path)
+    train(run, recipe)
+    shared = weights_of(run, "default", 1)
+    assert all(not weight.any() for name, weight in halves(shared, 1).items() if "lora_B" in name)
+    begin_policy(run, "anna")
+    assert same(weights_of(run, "anna", 0), shared)
+    publish_turns(run, sampler, 8, "a", user="anna", policy_name="anna")
+    train(run, recipe)
+    assert list_versions(run.of("anna")) == [0, 1, 2]
+    for version in (1, 2):
+        own = weights_of(run, "anna", version)
+        assert same(halves(own, 0), halves(shared, 0))  # bit for bit
+        assert not same(halves(own, 1), halves(shared, 1))
+        assert read_policy(run.of("anna"), version).shared == 1
+    ids, scale = list(range(3, 40)), recipe.train.lora.alpha / recipe.train.lora.rank  # type: ignore[union-attr]
+    published = peft_logits(model_path, run.of("anna").version_folder(2), ids)
+    assert torch.allclose(published, merged_logits(model_path, ids, scale, halves(shared, 0), halves(own, 1)), atol=1e-5, rtol=0)
+    assert not torch.allclose(published, merged_logits(model_path, ids, scale, halves(shared, 0)), atol=1e-5, rtol=0)
+
+
+def test_a_person_stands_on_the_shared_version_of_the_last_step_and_moves_to_the_live_one_with_the_next(
+    tmp_path: Path, model_path: Path, sampler: Sampler
+) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["default", "anna"], turns=4), stacked(model_path)
+    train(run, recipe)
+    first = weights_of(run, "anna", 1)
+    publish_turns(run, sampler, 4, "c", policy_version=1, policy_version_end=1)
+    train(run, recipe)
+    assert (live_version(run), list_versions(run.of("anna"))) == (2, [0, 1])  # nothing of anna's moves with it
+    publish_turns(run, sampler, 4, "a", user="anna", policy_name="anna", policy_version=1, policy_version_end=1)
+    train(run, recipe)
+    second = weights_of(run, "anna", 2)
+    assert [read_policy(run.of("anna"), version).shared for version in (0, 1, 2)] == [0, 1, 2]
+    assert same(halves(first, 0), halves(weights_of(run, "default", 1), 0))
+    assert same(halves(second, 0), halves(weights_of(run, "default", 2), 0))
+    step = max(float((second[name] - first[name]).abs().max()) for name in halves(first, 1))
+    assert 0 < step < 0.1  # her own half continues
+    done = forget(run, Selection(session="s-c00"), dry_run=False, retrain=True)  # it trained shared version 2
+    assert (done.policies, done.others) == ([2], {"anna": [2]})
+
+
+def test_the_shared_policy_learns_from_the_people_who_teach_it_and_from_nobody_elses_policy(
+    tmp_path: Path, model_path: Path, sampler: Sampler
+) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["anna", "bert"], turns=4), stacked(model_path)
+    add_key(run, "anna", "anna", teaches_shared=True)
+    add_key(run, "bert", "bert")
+    publish_turns(run, sampler, 4, "own", user="anna", policy_name="anna", notes={"text": "a wish", "place": "line"})
+    train(run, recipe)
+    assert set(read_ledger(run, read_lineage(run))) == {f"anna{number:02}" for number in range(4)}
+    assert read_policy(run, 1).shared is None
+    assert set(read_ledger(run.of("bert"), read_lineage(run.of("bert")))) == {f"bert{number:02}" for number in range(4)}
+    alone = make_run(tmp_path / "alone", sampler, ["anna", "bert"], turns=4)
+    add_key(alone, "anna", "anna")
+    train(alone, recipe)
+    assert list_versions(alone) == [0]
+
+
+def test_a_rank_without_a_half_is_refused() -> None:
+    from clawctl.config import load_recipe
+
+    with pytest.raises(ClawError, match="has no half"):
+        load_recipe(None, {"policies.per": "shared+user", "train.lora.rank": 5})

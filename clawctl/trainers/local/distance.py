@@ -99,9 +99,10 @@ def move(training: Training, probe: Probe, movement: float) -> tuple[float, floa
 
 @torch.no_grad()
 def pull_to_base(training: Training, share: float) -> None:
-    """Move the trained weights by `share` of the way to version 0. An adapter's product B A shrinks by `share`."""
+    """Move the trained weights by `share` of the way to version 0. An adapter's product B A shrinks by `share`;
+    of an adapter that is trained in halves, that of the trained half."""
     if training.policy.adapter:
-        for name, parameter in training.policy.trained():
+        for name, parameter in training.policy.changing():
             if "lora_B" in name:
                 parameter.mul_(1 - share)
         return

@@ -48,6 +48,7 @@ class PolicyModel:
     dropouts: list[nn.Module] = field(default_factory=list)  # the adapter's dropout modules; no other module uses dropout
     shard_ranks: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
     images: StepImages | None = None  # images of the running step; None: a text model
+    half: int | None = None  # the half of the adapter's rank that is trained; None: all of it
     unquantised: Any = None  # the adapted model on the CPU as it is served, if `module` has a quantised base
 
     @property
@@ -70,6 +71,10 @@ class PolicyModel:
     def trained(self) -> list[tuple[str, nn.Parameter]]:
         """The trained parameters, always in the same order."""
         return [(name, parameter) for name, parameter in self.module.named_parameters() if parameter.requires_grad]
+
+    def changing(self) -> list[tuple[str, Tensor]]:
+        """The trained parameters, or the trained half of each."""
+        return [(name, p if self.half is None else half_of(name, p.detach(), self.half)) for name, p in self.trained()]
 
     def logprobs(self, batch: Microbatch, causal: Any = None) -> Tensor:
         """Logprobs of the tokens that the microbatch scores: [N], with gradient if the caller records one."""
@@ -309,6 +314,13 @@ def put_adapter(policy: PolicyModel, adapter: dict[str, Tensor]) -> None:
     for name, weight in trained.items():
         weight.copy_(adapter[name])
         weight.grad = None
+
+
+def half_of(name: str, weight: Tensor, half: int) -> Tensor:
+    """A view of half of an adapter's rank: rows of its matrix A, or columns of B. [A1; A2] and [B1 B2] compute B1 A1 + B2 A2."""
+    axis = 0 if "lora_A" in name else 1
+    rank = weight.shape[axis] // 2
+    return weight.narrow(axis, half * rank, rank)
 
 
 def load_reference(recipe: Recipe, policy: PolicyModel, ranks: Ranks) -> Any:

@@ -32,7 +32,7 @@ from clawctl.trainers.local.batches import make_microbatch, share, share_out
 from clawctl.trainers.local.costs import count_pass, peak_flops, peak_memory
 from clawctl.trainers.local.distance import Probe, keep_near_base, move
 from clawctl.trainers.local.influence import TOO_FAR, bound_of, measuring, weight_of
-from clawctl.trainers.local.model import checkpoint_layers
+from clawctl.trainers.local.model import checkpoint_layers, half_of
 from clawctl.trainers.local.objective import CUSTOM, Objective, objective_of
 from clawctl.trainers.local.ranks import whole
 from clawctl.trainers.local.scores import (
@@ -242,6 +242,10 @@ def _clip_gradients(training: Training) -> float:
     parameters = [parameter for _, parameter in training.policy.trained()]
     if training.policy.shard_ranks is None:
         training.ranks.sum_gradients(parameters)
+    if (half := training.policy.half) is not None:
+        for name, parameter in training.policy.trained():
+            if parameter.grad is not None:
+                half_of(name, parameter.grad, 1 - half).zero_()
     return float(whole(torch.nn.utils.clip_grad_norm_(parameters, training.config.clip_grad)))
 
 

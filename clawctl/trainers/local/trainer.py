@@ -27,7 +27,7 @@ from clawctl.trainers.local.model import PolicyModel, load_policy, load_referenc
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.training import Average, Training, load_optimizer, make_optimizer, save_optimizer
+from clawctl.trainers.local.training import Average, Training, load_optimizer, make_optimizer, save_optimizer, train_half
 from clawctl.trainers.texts import TokenizerTexts
 
 log = logging.getLogger("clawctl.train")
@@ -67,6 +67,7 @@ class LocalTrainer:
         self.recipe, self.ranks, self._between_layers = recipe, ranks, between_layers
         self._training: Training | None = None
         self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, unless `policies.per` is `shared`
+        self._half: tuple[int, Path | None] | None = None  # of `train_half`
         self._calling = False  # the other ranks are executing the same call
 
     @property
@@ -81,6 +82,9 @@ class LocalTrainer:
         exact = policy.autocast is None and policy.publish_dtype == torch.float32
         texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
         return Model(texts, policy.adapter, exact, images=None if policy.images is None else policy.images.reader)
+
+    def train_half(self, half: int, shared: Path | None) -> None:
+        self._on_all_ranks("_train_half", half, shared)
 
     def step(self, batch: Batch) -> StepResult:
         result: StepResult = self._on_all_ranks("_step", batch)
@@ -125,7 +129,15 @@ class LocalTrainer:
         self._calling = False
         return result
 
+    def _train_half(self, half: int, shared: Path | None) -> None:
+        self._half = half, shared
+
     def _load(self, checkpoint: Path | None, weights: Path | None) -> None:
+        self._load_whole(checkpoint, weights)
+        if self._half is not None:
+            train_half(self.training, *self._half)
+
+    def _load_whole(self, checkpoint: Path | None, weights: Path | None) -> None:
         source = checkpoint / "policy" if checkpoint is not None else weights
         if self.recipe.policies.per_person and self._training is not None and self._training.policy.shard_ranks is None:
             policy = self._training.policy

@@ -13,7 +13,7 @@ from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.trainers.local.costs import Cost
 from clawctl.trainers.local.custom_loss import OwnLoss
-from clawctl.trainers.local.model import PolicyModel
+from clawctl.trainers.local.model import PolicyModel, half_of, read_adapter
 from clawctl.trainers.local.ranks import Ranks, part_of
 
 TEACHER_FILE = "teacher.safetensors"
@@ -75,6 +75,31 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
     return torch.optim.AdamW(
         used, lr=learning_rate(config, config.warmup_steps), betas=config.betas, eps=config.epsilon, fused=True
     )
+
+
+@torch.no_grad()
+def train_half(training: "Training", half: int, shared: Path | None) -> None:
+    """Freeze the other half of an adapter's rank. Half 1 of a person stands on half 0 of the shared policy in the folder `shared`;
+    None: on the base model. Raises ClawError."""
+    policy = training.policy
+    if policy.shard_ranks is not None:
+        raise ClawError("half of an adapter cannot be trained with sharded weights", "set train.shard to none", 2)
+    policy.half = half
+    below = read_adapter(shared) if half and shared is not None else {}
+    for name, parameter in policy.trained() if half else ():
+        if below:
+            half_of(name, parameter, 0).copy_(half_of(name, below[name], 0))
+        elif "lora_B" in name:
+            half_of(name, parameter, 0).zero_()
+    frozen = [half_of(name, parameter.detach(), 1 - half) for name, parameter in policy.trained()]
+    kept: list[Tensor] = []
+    training.optimizer.register_step_pre_hook(lambda *_: kept.extend(part.clone() for part in frozen))
+
+    def put_back(*_: Any) -> None:  # weight decay has changed them
+        for part in reversed(frozen):
+            part.copy_(kept.pop())
+
+    training.optimizer.register_step_post_hook(put_back)
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:

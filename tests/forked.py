@@ -26,7 +26,7 @@ def _run(arguments: list[str], log: Path, environment: dict[str, str]) -> None:
 
 def start(arguments: list[str], log: Path, **environment: str) -> ForkServerProcess:
     """`clawctl ARGUMENTS`, with its output in a log."""
-    process = _CONTEXT.Process(target=_run, args=(arguments, log, environment))
+    process = _CONTEXT.Process(target=_run, args=(arguments, log, environment), daemon=True)
     process.start()
     return process
 

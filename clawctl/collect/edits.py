@@ -208,7 +208,8 @@ class Edits:
 
     def _git(self, *words: str) -> str | None:
         """What git prints in the folder. None if it fails: there is no git, or no repository."""
-        command = ["git", "-C", str(self._root), "-c", "core.fsmonitor=false", *words]  # fsmonitor would run a program
+        # Either setting of a repository that an agent can write would run a program of its choice.
+        command = ["git", "-C", str(self._root), "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *words]
         with suppress(OSError, subprocess.TimeoutExpired):
             variables = environment_with({"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"})
             done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False, env=variables)

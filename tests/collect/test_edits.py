@@ -5,6 +5,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,27 @@ def test_ignored_and_generated_files_and_files_elsewhere_are_not_read(desk: Desk
     desk.git("add", "-Af")
     desk.commit()
     assert desk.ratings() == {}
+
+
+def test_settings_of_the_repository_run_no_program(desk: Desk, tmp_path: Path) -> None:
+    program, ran = tmp_path / "program", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    [turn] = desk.round(("a.py", code(20)))
+    desk.commit()
+    signature = "gpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n"
+    read = partial(subprocess.run, cwd=desk.folder, capture_output=True, text=True, check=True)
+    head = read(["git", "cat-file", "commit", "HEAD"]).stdout.partition("\n\n")
+    signed = read(
+        ["git", "hash-object", "-t", "commit", "-w", "--stdin"], input=f"{head[0]}\n{signature}\n{head[2]}"
+    ).stdout.strip()
+    desk.git("update-ref", "HEAD", signed)
+    for name, value in (("log.showSignature", "true"), ("gpg.program", program), ("core.fsmonitor", program)):
+        desk.git("config", name, str(value))
+    assert desk.ratings() == {turn: 1.0}
+    assert not ran.exists()
+    read(["git", "log", "-1"])
+    assert ran.exists()  # git alone runs it
 
 
 def test_a_plain_folder_is_rated_where_a_person_edits(tmp_path: Path) -> None:

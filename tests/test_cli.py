@@ -33,6 +33,17 @@ def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*CLAWCTL, *words], capture_output=True, text=True, check=False, timeout=120)
 
 
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
+)
+def test_threads_that_wait_spin_briefly_unless_you_say_otherwise(given: dict[str, str], spins: str) -> None:
+    """libgomp reads its variables when PyTorch is imported, so they are set before a command begins."""
+    code = "import os, clawctl.cli as c; c.main = lambda: print(os.environ.get('GOMP_SPINCOUNT')); import clawctl.__main__ as m; m.main()"
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=others | given)
+    assert done.stdout == f"{spins}\n"
+
+
 def assert_problem(done: subprocess.CompletedProcess[str], code: int, problem: str, cure: str) -> None:
     """Two short lines on stderr, nothing on stdout, no traceback."""
     lines = done.stderr.strip().splitlines()

@@ -38,9 +38,11 @@ def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
 )
 def test_threads_that_wait_spin_briefly_unless_you_say_otherwise(given: dict[str, str], spins: str) -> None:
     """libgomp reads its variables when PyTorch is imported, so they are set before a command begins."""
-    code = "import os, clawctl.cli as c; c.main = lambda: print(os.environ.get('GOMP_SPINCOUNT')); import clawctl.__main__ as m; m.main()"
+    code = "import os, clawctl.cli as c; c.main = lambda: print(os.environ.get('GOMP_SPINCOUNT')); import clawctl.__main__ as m"
     others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=others | given)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; m.main()"], capture_output=True, text=True, check=True, env=others | given
+    )
     assert done.stdout == f"{spins}\n"
 
 
@@ -208,7 +210,7 @@ def test_a_process_with_native_libraries_ends_as_python_does_without_unloading_t
         "kept = Native(); atexit.register(print, 'at exit'); print('said', end=' ')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread', end=' '))).start(); leave(3)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", f"{code}; m.main()"], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said thread at exit\n", "")
 
 

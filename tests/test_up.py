@@ -154,7 +154,7 @@ def ended(folder: Path, recipe: str) -> tuple[int, str]:
 
 def test_the_trainer_starts_when_serve_is_ready(tmp_path: Path) -> None:
     with up(tmp_path, "{model: {path: crafts}, serve: {port: 0}, up: {stages: [train, serve]}}") as found:
-        found.wait_for(lambda: found.stage("train") is not None, "the trainer runs")
+        found.wait_for(lambda: "train runs as" in found.log(), "the trainer runs")
         lines = found.log().splitlines()
         [waits], [starts] = ([i for i, line in enumerate(lines) if text in line] for text in ("train starts when", "train runs as"))
         assert waits < starts

@@ -5,7 +5,7 @@ A note goes through these steps, and its file says where it is:
 1. Tried: version 0 answers short questions with and without it. A note that costs right answers is not practised unless its person
    asks for that.
 2. Practised: the person's earlier requests are answered again (`Practice`), a batch a step, all of the person's notes together.
-   In the first steps version 0 answers, so that the next batch is played while the trainer makes a step of the last one.
+   In the first steps version 0 answers, so that the batches of all steps until the next measurement are played at once.
 3. Measured on new requests, after every other step: once answers without the note are like those of version 0 with it
    (`note_effect.py`), it is learned, and leaves the prompt.
 
@@ -217,11 +217,12 @@ class _Practising:
     # ---- practice --------------------------------------------------------------------------------------------------------
 
     def _play(self, key: str, wishes: Sequence[Note], place: HintPlace, alone: bool) -> None:
-        """Play the exercises of one step, and in the first steps those of the next one as well. They pause while somebody asks
-        something."""
+        """Play the exercises of one step, and in the first steps those of all steps until the next measurement, which the trainer
+        would only slow down. They pause while somebody asks something."""
         steps, config = [note.steps for note in wishes if note.state != "learned"], self._config
         told_steps = min(_TOLD_STEPS, config.steps) - min(steps) if steps else 0
-        batches = (2 if alone and told_steps > 1 else 1) - self._ahead[key]
+        until_measured = _MEASURE_EVERY - min(steps, default=0) % _MEASURE_EVERY
+        batches = (min(told_steps, until_measured) if alone and told_steps > 0 else 1) - self._ahead[key]
         if batches <= 0:
             return
         environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=float(told_steps > 0))

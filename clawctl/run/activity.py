@@ -1,6 +1,6 @@
-"""Whether this machine's server is answering somebody: a small file that serve writes and a trainer reads between two layers.
+"""Whether this machine's servers are answering somebody: each writes a small file, which a trainer reads between two layers.
 
-The file is read and written, not mapped. The page cache is shared memory as well, and a full disk or a truncated file ends in an
+Files are read and written, not mapped. The page cache is shared memory as well, and a full disk or a truncated file ends in an
 error, where a mapped file would end the process. Times are those of the machine's monotonic clock, which all of its processes
 share. A file that another machine wrote is therefore out of date here.
 """
@@ -10,7 +10,7 @@ import os
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,9 +21,9 @@ _DEAD_S = 5.0  # a server that has given no sign of life for so long has ended, 
 
 @dataclass(slots=True)
 class Activity:
-    """The server's side. Errors of the disk are logged once; the server then looks ended to a trainer, which goes on."""
+    """One server's side. Errors of the disk are logged once; the server then looks ended to a trainer, which goes on."""
 
-    path: Path
+    folder: Path
     running: int = 0
     _people: int = 0  # running requests of people, which are captured
     _asked_at: float = field(default_factory=time.monotonic)  # when a request of a person last ran
@@ -52,32 +52,43 @@ class Activity:
 
     def write(self) -> None:
         """Give a sign of life, which is due every few seconds."""
-        idle_s, now = self.idle_s, time.monotonic()
+        idle_s, now, path = self.idle_s, time.monotonic(), self.folder / str(os.getpid())
         try:
-            descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, _FACTS.pack(now, now - idle_s, self.running))
             finally:
                 os.close(descriptor)
         except OSError as error:
             if not self._failed:
-                _log.error("cannot write %s, so a trainer on this machine does not give way to requests: %s", self.path, error)
+                _log.error("cannot write %s, so a trainer on this machine does not give way to requests: %s", path, error)
             self._failed = True
+
+    def end(self) -> None:
+        """The server has ended."""
+        with suppress(OSError):
+            (self.folder / str(os.getpid())).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a reader finds."""
 
-    running: int
+    running: int  # requests at all servers
     idle_s: float  # seconds since a request of a person ran
 
 
-def read_activity(path: Path) -> Seen | None:
+def read_activity(folder: Path) -> Seen | None:
     """None: no server runs on this machine."""
+    now, servers = time.monotonic(), list[Seen]()
     try:
-        beat, asked, running = _FACTS.unpack(path.read_bytes())
-    except (OSError, struct.error):
+        paths = list(folder.iterdir())
+    except OSError:
         return None
-    now = time.monotonic()
-    return Seen(running, now - asked) if abs(now - beat) < _DEAD_S else None
+    for path in paths:
+        with suppress(OSError, struct.error):
+            beat, asked, running = _FACTS.unpack(path.read_bytes())
+            if abs(now - beat) < _DEAD_S:
+                servers.append(Seen(running, now - asked))
+    return Seen(sum(seen.running for seen in servers), min(seen.idle_s for seen in servers)) if servers else None

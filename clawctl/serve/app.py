@@ -443,6 +443,7 @@ class Gateway:
     def stop(self) -> None:
         """Release resources after the event loop has ended."""
         self._intake.stop()
+        self._activity.end()
 
 
 async def _no_compaction(http_request: Request, context: RequestContext) -> Response:

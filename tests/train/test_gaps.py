@@ -100,10 +100,42 @@ os.kill(os.getpid(), 9)
     assert pauses.why_not() is None
 
 
+def test_an_idle_server_does_not_hide_that_another_one_answers(run: RunDir) -> None:
+    code = f"""
+from pathlib import Path
+from clawctl.run.activity import Activity
+server = Activity(Path({str(run.activity)!r}))
+with server.answering(True):
+    print("answering", flush=True)
+    input()
+server.end()
+"""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "answering\n"
+        server = Activity(run.activity)
+        server._asked_at -= 100
+        server.write()
+        seen = read_activity(run.activity)
+        assert seen is not None
+        assert seen.running == 1
+        assert seen.idle_s < 50
+        other.stdin.write("\n")
+    seen = read_activity(run.activity)
+    assert seen is not None
+    assert seen.running == 0
+    assert len(list(run.activity.iterdir())) == 1
+    server.end()
+    assert read_activity(run.activity) is None
+
+
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 20, None], ids=["empty", "short", "wrong", "missing"])
 def test_a_damaged_or_missing_file_is_a_server_that_does_not_run(run: RunDir, content: bytes | None) -> None:
     if content is not None:
-        run.activity.write_bytes(content)
+        run.activity.mkdir()
+        (run.activity / "1").write_bytes(content)
     assert read_activity(run.activity) is None
 
 

@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.options import DEFAULT_RUN, AsJson, RunOption
+from clawctl.cli.options import DEFAULT_RUN, AsJson, PolicyOption, RunOption
 from clawctl.run.directory import open_run
+from clawctl.run.rows import DEFAULT_POLICY
 
 app = typer.Typer(no_args_is_help=True, help="Inspect a run: tables, or --json for scripts.")
 
@@ -60,7 +61,7 @@ def why(
 
 
 @app.command()
-def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
+def policies(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_POLICY, as_json: AsJson = False) -> None:
     """Show each version: loss, eval results, whether it is live. It also shows the step, the method, the number of turns, and who
     moved LIVE last.
 
@@ -68,7 +69,7 @@ def policies(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """
     from clawctl.inspect.policies import show_policies
 
-    show_policies(open_run(run, create=False), as_json)
+    show_policies(open_run(run, create=False, policy=policy), as_json)
 
 
 @app.command()
@@ -87,7 +88,7 @@ def episodes(
 
 
 @app.command()
-def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
+def better(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_POLICY, as_json: AsJson = False) -> None:
     """Summarize in five lines whether the policy has improved. The evidence is the eval records and the complaints in real
     traffic.
 
@@ -95,7 +96,7 @@ def better(run: RunOption = DEFAULT_RUN, as_json: AsJson = False) -> None:
     """
     from clawctl.inspect.better import show_better
 
-    show_better(open_run(run, create=False), as_json)
+    show_better(open_run(run, create=False, policy=policy), as_json)
 
 
 @app.command()

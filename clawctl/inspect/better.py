@@ -16,6 +16,7 @@ from clawctl.intervals import wilson
 from clawctl.printing import answers, counted, plain, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.reward import signs
+from clawctl.run.rows import DEFAULT_POLICY
 
 _MAX_SHOWN = 4  # the number of measurements in the five lines
 FEWEST = 10  # rates are compared only if both have at least this many judged turns
@@ -58,12 +59,12 @@ def lower(now: Rate, before: Rate) -> Change:
     return "better" if high < 0 else "worse" if low > 0 else "no difference"
 
 
-def rates(rows: Iterable[Row]) -> dict[int, Rate]:
-    """The rate of complaints about each version, over the main turns that it answered."""
+def rates(rows: Iterable[Row], policy: str = DEFAULT_POLICY) -> dict[int, Rate]:
+    """The rate of complaints about each version of a policy, over the main turns that it answered."""
     bad, known = Counter[int](), Counter[int]()
     for row in rows:
         version = row.turn["policy_version"]
-        if version is None or row.turn["kind"] != "main" or row.worth.value is None:
+        if version is None or row.policy != policy or row.turn["kind"] != "main" or row.worth.value is None:
             continue
         known[version] += 1
         bad[version] += row.worth.value < 0
@@ -84,7 +85,7 @@ def show_better(run: RunDir, as_json: bool) -> None:
 
 def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]], problems: list[str]) -> dict[str, Any]:
     """The answer and its evidence, as data and as five lines."""
-    live = read_live(run, problems)
+    live, rows = read_live(run, problems), [row for row in rows if row.policy == run.policy]
     newest = next((row for row in policies if row["version"] == live), None)
     if newest is None:
         lines = {
@@ -96,7 +97,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         }
         return {"answer": "not known", "live": live, "measured": [], "people": None, "lines": {**lines, "waiting": _waiting(rows)}}
     measured = compare_measurements(run, newest, policies, problems)
-    people = _complaints(rates(rows), newest, policies)
+    people = _complaints(rates(rows, run.policy), newest, policies)
     changes = [comparison["change"] for comparison in (*measured, *([people] if people["change"] else []))]
     answer = _answer(live, changes)
     return {

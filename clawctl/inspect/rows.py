@@ -4,7 +4,7 @@ Readers change nothing. An unreadable file is reported as a problem and stays in
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,9 @@ from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, published, recipe_file
 from clawctl.run.feedback import Ratings, comment_hint
 from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
-from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.reward import PRACTICE, Worth, worth
-from clawctl.run.rows import Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
+from clawctl.run.rows import DEFAULT_POLICY, Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
 from clawctl.run.shards import UnreadableShard, read_columns
 
 T = TypeVar("T")
@@ -39,11 +39,12 @@ class Row:
 
     turn: dict[str, Any]  # the columns of a trajectory shard, without token ids
     verdict: dict[str, Any] | None  # None: not judged yet
-    step: int | None  # the optimizer step that trained it
+    step: int | None  # the optimizer step of `policy` that trained it
     why_not: str | None  # why it has not been trained; None if it has been
     worth: Worth  # includes later ratings; for a trained turn, only ratings from before its policy
     dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are now dead
     rating: Feedback | None = None  # the newest rating that is not part of the row
+    policy: str = DEFAULT_POLICY  # the policy that answered it, whose steps train it
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class TurnReader:
         self._run = run
         self._turns = CachedFiles(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
         self._verdicts = CachedFiles(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
-        self._ledger = CachedFiles(run.ledger, ".json", _ledger_entry)
+        self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy
         self._ratings = Ratings(run)
         self._joined: Joined | None = None
         self._joined_with: object = None
@@ -75,12 +76,14 @@ class TurnReader:
     def poll(self) -> Joined:
         """The current rows. Returns the same object as last time if nothing has changed."""
         problems: list[str] = []
-        new = [files.poll() for files in (self._turns, self._verdicts, self._ledger)]
+        for name in policy_names(self._run):
+            self._ledgers.setdefault(name, CachedFiles(self._run.of(name).ledger, ".json", _ledger_entry))
+        new = [files.poll() for files in (self._turns, self._verdicts, *self._ledgers.values())]
         rated = self._ratings.poll()
-        lineage, config = read_lineage(self._run), train_config(self._run, problems)
-        inputs = lineage, config, problems
+        lineages = {name: read_lineage(self._run.of(name)) for name in self._ledgers}
+        inputs = lineages, (config := train_config(self._run, problems)), problems
         if self._joined is None or any(new) or rated or inputs != self._joined_with:
-            self._joined, self._joined_with = self._join(lineage, config, problems.copy()), inputs
+            self._joined, self._joined_with = self._join(lineages, config, problems.copy()), inputs
         return self._joined
 
     def shard_of(self, turn_id: str) -> Path | None:
@@ -91,32 +94,25 @@ class TurnReader:
         """The readable turn shards. Each has a stamp that changes if the file is published again."""
         return {path: self._turns.stamps[path] for path in self._turns.found}
 
-    def _join(self, lineage: Lineage, config: TrainConfig, problems: list[str]) -> Joined:
+    def _join(self, lineages: dict[str, Lineage], config: TrainConfig, problems: list[str]) -> Joined:
         joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
         verdicts = {turn_id: verdict for shard in self._verdicts.found.values() for turn_id, verdict in shard.items()}
-        policies = read_policies(self._run, joined.problems)
-        gone = set(lineage.dead())
-        steps, skipped, dead = _fates(self._ledger.found.values(), gone)
-        joined.problems += self._ledger.problems()
-        for policy in policies:
-            for turn_id in policy.turns:
-                if policy.version not in gone:
-                    steps[turn_id] = policy.step
-                elif policy.step not in dead.setdefault(turn_id, []):
-                    dead[turn_id].append(policy.step)
-        trained_at = {turn_id: policy.created_at for policy in policies for turn_id in policy.turns if policy.version not in gone}
-        updates = lineage.updates_from(lineage.tip)
+        by_policy = {
+            name: _read_fates(self._run.of(name), ledger, lineages[name], joined.problems) for name, ledger in self._ledgers.items()
+        }
         rate, late_outcome = self._ratings.of, self._ratings.late_outcome
         turns = {turn_id: turn for shard in self._turns.found.values() for turn_id, turn in shard.items()}
         for turn_id, turn in turns.items():
-            verdict, step = verdicts.get(turn_id), steps.get(turn_id)
+            policy = turn["policy_name"] if turn["policy_name"] in by_policy else DEFAULT_POLICY
+            fates = by_policy[policy]
+            verdict, step = verdicts.get(turn_id), fates.steps.get(turn_id)
             used, rating = turn, rate(turn["user"], turn_id)
             if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
                 used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted after the row was published
             late = late_outcome(turn["user"], turn_id)
             if late is not None and step is None:
                 used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
-            counts = rating is not None and (step is None or rating.created_at <= trained_at.get(turn_id, 0.0))
+            counts = rating is not None and (step is None or rating.created_at <= fates.trained_at.get(turn_id, 0.0))
             newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
             if verdict is not None and counts and (hint := comment_hint(rating)) is not None:
                 verdict = {**verdict, "hint": hint, "hints": list(dict.fromkeys([hint, *verdict["hints"]]))}
@@ -125,11 +121,12 @@ class TurnReader:
             earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])
             why_not = None
             if step is None:
-                old = updates.get(turn["policy_version"] or 0, 0)
-                why_not = _why_not(used, verdict, earned, skipped.get(turn_id), old, config)
-                if skipped.get(turn_id) is None and len(dead.get(turn_id, ())) >= MAX_TIMES:
+                old = fates.updates.get(turn["policy_version"] or 0, 0)
+                why_not = _why_not(used, verdict, earned, fates.skipped.get(turn_id), old, config)
+                if fates.skipped.get(turn_id) is None and len(fates.dead.get(turn_id, ())) >= MAX_TIMES:
                     why_not = f"skipped: {TWICE}"
-            joined.rows.append(Row(turn, verdict, step, why_not, earned, tuple(sorted(dead.get(turn_id, ()))), rating))
+            dead = tuple(sorted(fates.dead.get(turn_id, ())))
+            joined.rows.append(Row(turn, verdict, step, why_not, earned, dead, rating, policy))
         joined.rows.sort(key=lambda row: row.turn["created_at"])
         return joined
 
@@ -202,25 +199,37 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
     return entry
 
 
-def _fates(entries: Iterable[dict[str, Any]], abandoned: set[int]) -> tuple[dict[str, int], dict[str, str], dict[str, list[int]]]:
-    """The results of turns that were part of a step, as three mappings by turn id.
+@dataclass(frozen=True, slots=True)
+class _Fates:
+    """What one policy made of turns, by turn id."""
 
-    The first holds the step that trained the turn into a version not in `gone`, the second the reason why it was skipped. The third
-    holds the steps that trained it into versions in `gone`.
-    """
-    steps: dict[str, int] = {}
-    skipped: dict[str, str] = {}
-    dead: dict[str, list[int]] = {}
-    for entry in entries:
+    steps: dict[str, int]  # the step that trained the turn into a version that is not dead
+    skipped: dict[str, str]  # why a step skipped it
+    dead: dict[str, list[int]]  # the steps that trained it into dead versions
+    trained_at: dict[str, float]
+    updates: dict[int, int]  # optimizer steps from a version to the one that training continues from
+
+
+def _read_fates(run: RunDir, ledger: CachedFiles[dict[str, Any]], lineage: Lineage, problems: list[str]) -> _Fates:
+    fates = _Fates({}, {}, {}, {}, lineage.updates_from(lineage.tip))
+    policies, gone = read_policies(run, problems), set(lineage.dead())
+    for entry in ledger.found.values():
         ids = [turn_id for turn_ids in entry.get("turns", {}).values() for turn_id in turn_ids]
-        if entry.get("outcome") == "trained" and entry["step"] in abandoned:
+        if entry.get("outcome") == "trained" and entry["step"] in gone:
             for turn_id in ids:
-                dead.setdefault(turn_id, []).append(entry["step"])
+                fates.dead.setdefault(turn_id, []).append(entry["step"])
         elif entry.get("outcome") == "trained":
-            steps |= dict.fromkeys(ids, entry["step"])
+            fates.steps.update(dict.fromkeys(ids, entry["step"]))
         else:
-            skipped |= dict.fromkeys(ids, f"skipped: {entry.get('reason')}")
-    return steps, skipped, dead
+            fates.skipped.update(dict.fromkeys(ids, f"skipped: {entry.get('reason')}"))
+    problems += ledger.problems()
+    for policy in policies:
+        for turn_id in policy.turns:
+            if policy.version not in gone:
+                fates.steps[turn_id], fates.trained_at[turn_id] = policy.step, policy.created_at
+            elif policy.step not in fates.dead.setdefault(turn_id, []):
+                fates.dead[turn_id].append(policy.step)
+    return fates
 
 
 def _why_not(

@@ -12,6 +12,7 @@ from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.reward import signed
+from clawctl.run.rows import DEFAULT_POLICY
 
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
@@ -58,6 +59,7 @@ def as_dict(row: Row) -> dict[str, Any]:
         "kind": turn["kind"],
         "user": turn["user"],
         "created_at": turn["created_at"],
+        "policy": row.policy,
         "policy_version": turn["policy_version"],
         "asked": message_text(turn["messages"][-1] if turn["messages"] else None),
         "answered": message_text(turn["response"]),
@@ -132,7 +134,12 @@ def _reward(values: dict[str, Any]) -> str:
 
 
 def _fate(row: Row) -> str:
-    return f"step {row.step}" if row.step is not None else str(row.why_not)
+    return trained_in(row) if row.step is not None else str(row.why_not)
+
+
+def trained_in(row: Row) -> str:
+    """The step that trained a turn: "step 3", or "step 3 of anna" if a person's own policy made it."""
+    return f"step {row.step}" if row.policy == DEFAULT_POLICY else f"step {row.step} of {row.policy}"
 
 
 def whole_turn(row: Row) -> list[Text]:
@@ -141,7 +148,7 @@ def whole_turn(row: Row) -> list[Text]:
     head = f"turn {values['index']} · {values['turn']} · {values['kind']} · policy {values['policy_version']} · {values['user']}"
     lines = [Text(plain(head), style="bold")]
     lines += [Text.assemble((f"{name}: ", "dim"), plain(text)) for name, text in _parts(values)]
-    trained = f"trained in step {row.step}" if row.step is not None else f"not trained: {row.why_not}"
+    trained = f"trained in {trained_in(row)}" if row.step is not None else f"not trained: {row.why_not}"
     return [*lines, Text(plain(trained), style="dim"), Text("")]
 
 

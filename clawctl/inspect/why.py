@@ -42,10 +42,7 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     """Print the numbers of one turn. Raises ClawError unless exactly one turn id begins with `turn`."""
     joined = read_rows(run, with_texts=True)
     row = _find(joined.rows, turn, run)
-    record = read_record(run, row.step, row.turn["turn_id"], joined.problems) if row.step is not None else None
-    step = next(
-        (explanation for explanation in read_lines(run.steps, joined.problems) if explanation.get("step") == row.step), None
-    )
+    record, step = numbers_of(run, row, joined.problems)
     explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
     texts = token_texts(run, record["completion_ids"]) if tokens and record else None
     if as_json:
@@ -57,6 +54,13 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     if record and texts is not None:
         parts.append(_token_table(by_token(record, texts), page.width))
     page.print(*parts, *problem_lines(joined.problems), sep="\n")
+
+
+def numbers_of(run: RunDir, row: Row, problems: list[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """What the policy's step recorded about the turn, and the numbers of that step."""
+    own = run.of(row.policy)
+    record = read_record(own, row.step, row.turn["turn_id"], problems) if row.step is not None else None
+    return record, next((step for step in read_lines(own.steps, problems) if step.get("step") == row.step), None)
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:

@@ -10,6 +10,9 @@ from safetensors.torch import load_file
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.inspect.better import rates
+from clawctl.inspect.rows import TurnReader
+from clawctl.inspect.why import numbers_of
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
 from clawctl.run.directory import RunDir, open_run
@@ -70,6 +73,32 @@ def test_each_policy_learns_what_it_would_learn_alone(tmp_path: Path, model_path
     shared = make_run(tmp_path / "shared", sampler, ["default"])
     loop.run_training(shared, recipe_of(model_path, "shared"), LocalTrainer(recipe, ALONE), threading.Event(), once=True)
     assert same(weights_of(together, "default", 2), weights_of(shared, "default", 2))
+
+
+def test_readers_show_the_steps_of_each_policy(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    run = make_run(tmp_path / "run", sampler, ["default", "anna"])
+    publish_turns(run, sampler, 1, "later", user="anna", policy_name="anna")
+    train(run, recipe_of(model_path))
+    reader = TurnReader(run)
+    rows = {row.turn["turn_id"]: row for row in reader.poll().rows}
+    for name in ("default", "anna"):
+        ledger = read_ledger(run.of(name), read_lineage(run.of(name)))
+        steps = {turn_id: row.step for turn_id, row in rows.items() if row.policy == name and row.step}
+        assert steps.keys() == ledger.keys()
+        assert sorted(steps.values()) == [1, 1, 1, 1, 2, 2, 2, 2]
+    waiting = next(row for row in rows.values() if row.step is None)
+    assert (waiting.policy, waiting.why_not) == ("anna", "waiting for the trainer")
+    assert sum(rate.of for rate in rates(rows.values()).values()) == 8
+    assert sum(rate.of for rate in rates(rows.values(), "anna").values()) == 9
+    trained = next(row for row in rows.values() if row.policy == "anna" and row.step)
+    record, step = numbers_of(run, trained, [])
+    assert record is not None
+    assert step is not None
+    assert step["step"] == trained.step
+    begin_policy(run, "bert")  # a reader that is there already finds it
+    publish_turns(run, sampler, 4, "b", user="bert", policy_name="bert")
+    train(run, recipe_of(model_path))
+    assert {row.step for row in reader.poll().rows if row.policy == "bert"} == {1}
 
 
 def test_policies_take_turns_and_a_restart_changes_nothing(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:

@@ -15,6 +15,7 @@ from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, ou
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.text_search import request_of
 from clawctl.run.reward import signs
+from clawctl.run.rows import DEFAULT_POLICY
 
 _LINE_BYTES = 4096  # of the end of a log
 
@@ -69,7 +70,7 @@ def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
     users, versions, fates = (Counter[Any]() for _ in range(3))
     for row in snapshot.rows:
         users[row.turn["user"]] += 1
-        versions[row.turn["policy_version"]] += 1
+        versions[row.turn["policy_version"] if row.policy == DEFAULT_POLICY else None] += 1
         fates[fate(row)] += 1
     del versions[None]
     return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}

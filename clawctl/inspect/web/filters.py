@@ -10,6 +10,7 @@ from clawctl.inspect.better import Rate
 from clawctl.inspect.rows import Row
 from clawctl.run.feedback import LABEL
 from clawctl.run.reward import RATING
+from clawctl.run.rows import DEFAULT_POLICY
 
 _MAX_BUCKETS = 48
 _WIDTHS = (60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86400, 7 * 86400, 28 * 86400)  # seconds
@@ -66,12 +67,14 @@ class Filter:
         for name, column in (*columns.items(), ("group", "group_id")):
             if (wanted := getattr(self, name)) is not None:
                 tests.append(lambda row, column=column, wanted=wanted: row.turn[column] == wanted)  # type: ignore[misc]
+        if self.version is not None:
+            tests.append(lambda row: row.policy == DEFAULT_POLICY)
         if self.since is not None:
             tests.append(lambda row: row.turn["created_at"] >= self.since)
         if self.until is not None:
             tests.append(lambda row: row.turn["created_at"] < self.until)
         if self.step is not None:
-            tests.append(lambda row: row.step == self.step or self.step in row.dead_steps)
+            tests.append(lambda row: row.policy == DEFAULT_POLICY and (row.step == self.step or self.step in row.dead_steps))
         if self.fate is not None:
             tests.append(lambda row: fate(row) == self.fate)
         if self.judge is not None:

@@ -34,7 +34,7 @@ from clawctl.inspect.web.guard import Key, PageGuard
 from clawctl.inspect.web.talk import TalkPage
 from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
-from clawctl.inspect.why import explain, read_record, token_texts
+from clawctl.inspect.why import explain, numbers_of, token_texts
 from clawctl.run.directory import RunDir
 from clawctl.run.notes import keys_with_notes, read_notes
 
@@ -181,10 +181,7 @@ class Pages(TalkPage):
         snapshot, row = self._row(request)
         problems: list[str] = []
         turn_id = row.turn["turn_id"]
-        record = read_record(self._run, row.step, turn_id, problems) if row.step is not None else None
-        step = next(
-            (explanation for explanation in read_lines(self._run.steps, problems) if explanation.get("step") == row.step), None
-        )
+        record, step = numbers_of(self._run, row, problems)
         text = self._following.texts([turn_id]).get(turn_id)
         whole = replace(row, turn={**row.turn, **(text or {"messages": [], "response": None, "next_state": None})})
         explanation = explain(whole, record, step)

@@ -69,7 +69,7 @@ def test_turns_show_the_step_that_trained_them_or_the_reason_why_not(run: RunDir
         "dead_steps",
         "images",
         "parent_evidence",
-        "redacted_by",
+        "policy", "redacted_by",
         "turn", "session", "parent", "index", "kind", "user", "created_at", "policy_version", "asked", "answered", "came_back",
         "reward", "votes", "hint", "hints", "judge", "trained_in_step", "why_not_trained",
     }  # fmt: skip

@@ -8,6 +8,7 @@ notes the model saw, and in which words.
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.hint_places import used_hint_place, with_hint
 from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_note, remembered
-from clawctl.run.policies import live_version
+from clawctl.run.policies import PolicyId, live_version, read_policy
 from clawctl.run.rows import DEFAULT_POLICY, Message, NotesShown, is_plain
 from clawctl.serve.dialects.fields import strings, text
 from clawctl.serve.versions import Versions, is_pinned
@@ -38,7 +39,7 @@ class Notes:
         self._clean = redactor_of(recipe.privacy).text
         self._adding = asyncio.Lock()  # a redactor serves one thread at a time
         self._known: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
-        self._ancestry: dict[str, tuple[int | None, frozenset[int]]] = {}  # by policy: its live version and the ancestors
+        self._ancestry: dict[str, tuple[int | None, set[PolicyId]]] = {}  # by policy: its live version and the ancestors
 
     async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
         """The request with the notes that hold for it. `/remember WORDS` in its last message adds one first."""
@@ -104,13 +105,13 @@ class Notes:
         """Whether the live version of the key's policy descends from the one that needs no reminder."""
         people = self._versions.people
         policy = DEFAULT_POLICY if people is None else people.policy_of(key)
-        if note.state != "learned" or note.learned is None or note.policy != policy:
+        if note.state != "learned" or note.learned is None:
             return False
         run = self._run.of(policy)
         live = self._versions.live.version if policy == DEFAULT_POLICY else live_version(run)
         if self._ancestry.get(policy, (None,))[0] != live:
-            self._ancestry[policy] = live, frozenset(read_lineage(run).ancestry(live))
-        return note.learned in self._ancestry[policy][1]
+            self._ancestry[policy] = live, _ancestors(run, live)
+        return PolicyId(note.policy, note.learned) in self._ancestry[policy][1]
 
     # ---- over the API ----------------------------------------------------------------------------------------------------
 
@@ -152,6 +153,16 @@ class Notes:
             return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
         except (ClawError, OSError) as error:  # deleted meanwhile, a full disk, or another process holds the lock
             raise Refusal(503, f"the note could not be changed: {error}; send it again", code="not_kept") from error
+
+
+def _ancestors(run: RunDir, live: int | None) -> set[PolicyId]:
+    """The versions from which a policy's live version descends, including the shared ones on which a person's policy stands."""
+    ancestors = {PolicyId(run.policy, version) for version in read_lineage(run).ancestry(live)}
+    for version in (live, 0) if run.policy != DEFAULT_POLICY else ():
+        with suppress(ClawError):  # retention has removed it
+            if version is not None and (below := read_policy(run, version).shared) is not None:
+                return ancestors | _ancestors(run.of(DEFAULT_POLICY), below)
+    return ancestors
 
 
 def _signature(path: Path) -> _Signature:

@@ -20,7 +20,7 @@ from clawctl.engines.requests import GenerationRequest
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.keys import add_key
 from clawctl.run.notes import add_note, change_note, read_notes
-from clawctl.run.policies import Policy, ensure_base_policy, publish_policy
+from clawctl.run.policies import Policy, begin_policy, ensure_base_policy, move_live, publish_policy
 from clawctl.serve.notes import Notes
 from tests.waiting import until
 
@@ -237,6 +237,30 @@ def test_a_learned_note_leaves_the_prompt_of_the_versions_that_descend_from_it(t
     note = add_note(run, "default", "Answer in Spanish.").note
     change_note(run, "default", note.id, state="learned", learned=2)
     assert [live for live in range(5) if chosen(run, live)] == [0, 1, 3]
+
+
+def test_what_the_shared_policy_learned_stays_learned_when_its_person_gets_a_policy(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "tiny")
+
+    def publish(own: RunDir, version: int) -> None:
+        policy = Policy(version, version - 1, version, None, "full", "tiny", [], None, {}, 0.0, name=own.policy)
+        publish_policy(own, policy, lambda folder: None)
+        move_live(own, version, by="test")
+
+    publish(run, 1)
+    before, after = (add_note(run, "anna", text).note for text in ("Answer in Spanish.", "Be brief."))
+    change_note(run, "anna", before.id, state="learned", learned=1)
+    begin_policy(run, "anna")
+    publish(run, 2)
+    publish(run.of("anna"), 1)
+    change_note(run, "anna", after.id, state="learned", learned=2)  # by a shared version that anna's policy does not have
+    people = SimpleNamespace(policy_of=lambda key: key)
+    versions = SimpleNamespace(live=SimpleNamespace(version=2, max_context=None), people=people)
+    notes = Notes(run, Recipe(), cast(Any, versions))
+    request = cast(GenerationRequest, SimpleNamespace(key="anna", messages=[{"role": "user", "content": "hello"}]))
+    shown, learned = notes._chosen(request)
+    assert ([note.text for note in shown], [note.text for note in learned]) == (["Be brief."], ["Answer in Spanish."])
 
 
 def test_the_row_has_what_was_learned_for_the_teacher(server: Server, model_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_processes_without_a_sandbox_promise_nothing_and_are_not_attacked() -> N
         asyncio.run(attempt_escapes(kind))
 
 
-@pytest.mark.parametrize("given", ["podmann", {"kind": "podman", "images": "x"}, {"kind": "apptainer"}, {"image": "x"}])
+@pytest.mark.parametrize("given", ["podmann", {"kind": "podman", "images": "x"}, {"kind": "docker", "image": 3}, {"image": "x"}])
 def test_a_kind_of_sandbox_that_there_is_not_is_a_sentence(given: str | dict[str, str]) -> None:
     with pytest.raises(ClawError, match="the option sandbox"):
         read_kind(given)

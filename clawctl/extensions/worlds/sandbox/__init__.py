@@ -5,7 +5,7 @@ sandbox's own folders. They have no network unless the task asks for one. They e
 output and time are limited. The verdict is computed in another sandbox, from a snapshot taken after all of their processes have
 ended.
 
-A `SandboxKind` makes the sandbox: bubblewrap, podman, docker, apptainer, or plain processes, which isolate nothing (`kinds.py`).
+A `SandboxKind` makes the sandbox: bubblewrap, podman, docker, or plain processes, which isolate nothing (`kinds.py`).
 Every kind runs the same process 1 (`inside.py`). `clawctl doctor` and the first use in each process try to break out (`probe.py`).
 """
 

@@ -8,7 +8,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from clawctl.config.section import Section
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.sandbox.apptainer import Apptainer
 from clawctl.extensions.worlds.sandbox.bubblewrap import Bubblewrap
 from clawctl.extensions.worlds.sandbox.containers import Container
 from clawctl.extensions.worlds.sandbox.plan import SandboxKind
@@ -33,15 +32,6 @@ class ContainerConfig(Section):
         return Container(self.kind, self.image)
 
 
-class ApptainerConfig(Section):
-    kind: Literal["apptainer"]
-    image: str
-    """A file or an address, with bash and Python 3.11 or newer. Never run against apptainer itself."""
-
-    def make(self) -> SandboxKind:
-        return Apptainer(self.image)
-
-
 class SubprocessConfig(Section):
     kind: Literal["subprocess"]
     without_isolation: Literal[True]
@@ -51,9 +41,9 @@ class SubprocessConfig(Section):
         return Subprocess()
 
 
-_Any = Annotated[BubblewrapConfig | ContainerConfig | ApptainerConfig | SubprocessConfig, Field(discriminator="kind")]
+_Any = Annotated[BubblewrapConfig | ContainerConfig | SubprocessConfig, Field(discriminator="kind")]
 _READER: TypeAdapter[_Any] = TypeAdapter(_Any)
-_CURE = "use bubblewrap, podman, docker, {kind: podman, image: NAME}, {kind: apptainer, image: FILE}"
+_CURE = "use bubblewrap, podman, docker or {kind: podman, image: NAME}"
 
 
 def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:

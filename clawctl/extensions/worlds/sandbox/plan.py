@@ -65,17 +65,17 @@ class SandboxPlan:
         parts = (2, 4, 8, 16, 32, *(32 for _ in self.folders))
         return {place: max(self.limits.disk // part, 4096) for place, part in zip(places, parts, strict=True)}
 
-    def settings(self, user: int | None, limits_itself: bool = False, root: str | None = None) -> str:
+    def settings(self, user: int | None, root: str | None = None) -> str:
         """The settings of process 1, as JSON.
 
-        `user`: the user of the commands if process 1 runs as root. `limits_itself`: process 1 sets the limits of processes.
-        `root`: the folder of a sandbox that has no namespaces.
+        `user`: the user of the commands if process 1 runs as root.
+        `root`: the folder of a sandbox that has no namespaces, in which process 1 sets the limits of processes.
         """
         limits = self.limits
         given: dict[str, Any] = {"user": user, "memory": limits.memory, "files": limits.files, "folders": list(self.writable)}
         given |= {"seconds": limits.seconds, "confined": root is None, "rlimits": {}}
-        if limits_itself or root is not None:  # without a separate user, nproc would count all processes of the host's user
-            given["rlimits"] = {name: value for name, value in self.rlimits().items() if root is None or name != "nproc"}
+        if root is not None:  # without a separate user, nproc would count all processes of the host's user
+            given["rlimits"] = {name: value for name, value in self.rlimits().items() if name != "nproc"}
         return json.dumps(given if root is None else {**given, "folders": []})
 
     def rlimits(self) -> dict[str, int]:

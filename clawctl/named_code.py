@@ -13,7 +13,8 @@ from typing import Any
 
 import orjson
 
-from clawctl.config import HARNESS_PREFIXES, Recipe, SuiteConfig, name_code_for_stages, names_code_from_up, state_folder
+from clawctl.config import HARNESS_PREFIXES, Recipe, SuiteConfig
+from clawctl.config.environment import name_code_for_stages, names_code_from_up, state_folder
 from clawctl.errors import ClawError
 from clawctl.registry import is_file
 

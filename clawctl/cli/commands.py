@@ -105,7 +105,7 @@ class Command(TyperCommand):
     """A command that translates options of other systems, and checks the environment before it starts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from clawctl.config import is_rank, options_from_environment, warning_of_variables
+        from clawctl.config.environment import is_rank, options_from_environment, warning_of_variables
 
         command = _called(ctx)
         ours = {name for parameter in self.params for name in (*parameter.opts, *parameter.secondary_opts)}

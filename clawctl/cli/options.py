@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from clawctl.config import default_log_level
+from clawctl.config.environment import default_log_level
 
 
 def _level(ctx: typer.Context, value: str) -> str:

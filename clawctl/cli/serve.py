@@ -7,7 +7,9 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RecipeOption, RunOption
-from clawctl.config import Recipe, from_environment, gpu_numbers, gpus_from_environment, show_gpus
+from clawctl.config import Recipe
+from clawctl.config.environment import from_environment, gpus_from_environment, show_gpus
+from clawctl.config.variables import gpu_numbers
 from clawctl.errors import ClawError
 
 

@@ -7,7 +7,8 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
-from clawctl.config import gpus_from_environment, load_recipe, place_among_ranks
+from clawctl.config import load_recipe
+from clawctl.config.environment import gpus_from_environment, place_among_ranks
 from clawctl.run.directory import recipe_file
 
 

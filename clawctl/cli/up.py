@@ -9,14 +9,8 @@ import typer
 
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
-from clawctl.config import (
-    Recipe,
-    from_environment,
-    gpus_from_environment,
-    launch_of_job,
-    load_recipe,
-    named_code_for_jobs,
-)
+from clawctl.config import Recipe, load_recipe
+from clawctl.config.environment import from_environment, gpus_from_environment, launch_of_job, named_code_for_jobs
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, recipe_file
 from clawctl.shipped import find_recipe

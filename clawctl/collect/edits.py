@@ -26,7 +26,7 @@ from typing import Any
 import orjson
 
 from clawctl.collect.canonical import text_of
-from clawctl.config import environment_with
+from clawctl.config.environment import environment_with
 from clawctl.errors import ClawError
 from clawctl.run.feedback import EDITS
 from clawctl.run.rows import Exchange, Feedback

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import orjson
 
-from clawctl.config import is_stage_of_up
+from clawctl.config.environment import is_stage_of_up
 from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task
 from clawctl.environments.code_version import code_version
 from clawctl.environments.episode import graded

@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from clawctl.config import Recipe, is_stage_of_up
+from clawctl.config import Recipe
+from clawctl.config.environment import is_stage_of_up
 from clawctl.environments import ENVIRONMENTS, create
 from clawctl.environments.asking import ServerHealth, new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan

@@ -16,7 +16,8 @@ from clawctl.backoff import backoff_s, retry_after_s
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, HttpResponse, RequestFailed, Unreachable, proxy_for
-from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.fences import new_fence
+from clawctl.judge.prompts import judge_messages
 from clawctl.judge.shares import LIKELIEST
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint

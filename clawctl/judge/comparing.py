@@ -7,15 +7,9 @@ from dataclasses import fields, replace
 
 from clawctl.config import Recipe
 from clawctl.judge.client import CallRefused, JudgeClient
+from clawctl.judge.fences import new_fence
 from clawctl.judge.panel import LLMJudge, gather_all, make_judge
-from clawctl.judge.prompts import (
-    NOTHING_CAME_BACK,
-    compare_messages,
-    new_fence,
-    read_choice,
-    read_vote,
-    unseen_answer_messages,
-)  # fmt: skip
+from clawctl.judge.prompts import NOTHING_CAME_BACK, compare_messages, read_choice, read_vote, unseen_answer_messages  # fmt: skip
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.view import VIEW_CHARS, view_turn
 from clawctl.judging import Preference

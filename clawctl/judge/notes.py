@@ -15,9 +15,10 @@ from dataclasses import replace
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
+from clawctl.judge.fences import new_fence
 from clawctl.judge.hints import HintRules, hint_rules, visible_text, why_not
 from clawctl.judge.plain import own_sentences, plain_words
-from clawctl.judge.prompts import KIND_SCHEMA, ReplyKind, kind_messages, new_fence, read_kind, read_kind_in_form
+from clawctl.judge.prompts import KIND_SCHEMA, ReplyKind, kind_messages, read_kind, read_kind_in_form
 from clawctl.judge.protocol import Evidence
 from clawctl.judge.rules import rule_opinion
 from clawctl.judge.view import VIEW_CHARS, view_turn

@@ -13,21 +13,21 @@ from typing import Any, TypeVar
 from clawctl.config import JudgeConfig, Recipe
 from clawctl.errors import ClawError
 from clawctl.judge.client import CallRefused, JudgeClient
+from clawctl.judge.fences import new_fence
 from clawctl.judge.fitness import check_fitness
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules
 from clawctl.judge.notes import ReplyNotes
 from clawctl.judge.plain import plain_words
-from clawctl.judge.prompts import (
+from clawctl.judge.prompts import (  # fmt: skip
     PROMPT_VERSION,
     VOTE_SCHEMA,
     Vote,
     hint_messages,
     judge_messages,
-    new_fence,
     read_hint,
     read_vote,
     read_vote_in_form,
-)  # fmt: skip
+)
 from clawctl.judge.protocol import Evidence, Judge, Opinion
 from clawctl.judge.rules import only_rules, rating_opinion, rule_opinion
 from clawctl.judge.shares import read_share

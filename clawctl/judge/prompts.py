@@ -13,29 +13,9 @@ from typing import Any, Literal
 
 import orjson
 
-from clawctl.judge.fences import fenced, new_fence
+from clawctl.judge.fences import fenced
 from clawctl.judge.shares import ScoreShare
 from clawctl.run.rows import from_json
-
-__all__ = [
-    "KIND_SCHEMA",
-    "PROMPT_VERSION",
-    "VOTE_SCHEMA",
-    "ReplyKind",
-    "Vote",
-    "compare_messages",
-    "hint_messages",
-    "judge_messages",
-    "kind_messages",
-    "new_fence",
-    "read_choice",
-    "read_hint",
-    "read_kind",
-    "read_kind_in_form",
-    "read_vote",
-    "read_vote_in_form",
-    "unseen_answer_messages",
-]  # fmt: skip
 
 PROMPT_VERSION = "1"
 MAX_WORDS, LONGEST_WORD = 8, 40  # of a condition

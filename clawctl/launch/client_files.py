@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from clawctl.config import openclaw_config
-from clawctl.config.environment import client_folder, environment_of_program
+from clawctl.config.environment import client_folder, environment_of_program, openclaw_config
 from clawctl.errors import ClawError
 from clawctl.printing import plain
 from clawctl.run.directory import publish_bytes

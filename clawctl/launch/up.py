@@ -24,7 +24,8 @@ from rich.console import Console
 from rich.text import Text
 
 from clawctl.backoff import backoff_s
-from clawctl.config import Recipe, TrainerConfig, environment_with
+from clawctl.config import Recipe, TrainerConfig
+from clawctl.config.environment import environment_with
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.launch.beginning import free_port

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from clawctl.config import Recipe, from_environment
+from clawctl.config import Recipe
+from clawctl.config.environment import from_environment
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes

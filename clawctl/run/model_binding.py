@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from clawctl.config import is_stage_of_up
+from clawctl.config.environment import is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, claimed, publish_bytes, remove
 from clawctl.run.gguf import model_folder

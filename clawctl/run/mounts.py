@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import orjson
 
-from clawctl.config import from_environment, state_folder
+from clawctl.config.environment import from_environment, state_folder
 from clawctl.errors import ClawError
 from clawctl.run.storage import ABOUT, STORAGES, OpenStorage, Storage, mount_at, storage_of, write_synced
 

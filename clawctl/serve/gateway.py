@@ -9,7 +9,8 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from clawctl.config import Recipe, is_stage_of_up
+from clawctl.config import Recipe
+from clawctl.config.environment import is_stage_of_up
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import cannot_listen, server_api_key, warn_of_unserved_versions

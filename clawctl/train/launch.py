@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from clawctl.config import Recipe, place_among_ranks
+from clawctl.config import Recipe
+from clawctl.config.environment import place_among_ranks
 from clawctl.process import stop_on_signals
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.policies import ensure_base_policy

@@ -29,7 +29,8 @@ from starlette.routing import Route
 from clawctl.config import Recipe
 from clawctl.extensions.judge_lab.attacks import read_attacks
 from clawctl.extensions.judge_lab.calibrate import flips
-from clawctl.judge.prompts import judge_messages, new_fence
+from clawctl.judge.fences import new_fence
+from clawctl.judge.prompts import judge_messages
 from clawctl.judge.protocol import Evidence, read_evidence
 from clawctl.judge.view import view_turn
 from clawctl.judge.worker import judge

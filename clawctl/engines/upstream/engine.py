@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from clawctl.config import Recipe, from_environment
+from clawctl.config import Recipe
+from clawctl.config.environment import from_environment
 from clawctl.control_tokens import texts_of_engine
 from clawctl.engines import Capabilities, Reply, Sampled, Swap, Unanswered
 from clawctl.engines.halt import Halt

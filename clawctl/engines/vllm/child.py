@@ -19,7 +19,8 @@ from typing import Any
 import orjson
 
 from clawctl.backoff import backoff_s
-from clawctl.config import Recipe, environment_with
+from clawctl.config import Recipe
+from clawctl.config.environment import environment_with
 from clawctl.engines.patches import vllm as patches
 from clawctl.engines.upstream.engine import Upstream, UpstreamServer, splicing_tokenizer
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD

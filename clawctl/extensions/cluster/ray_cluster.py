@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import environment_with, ray_address, secrets_from_environment
+from clawctl.config.environment import environment_with, ray_address, secrets_from_environment
 from clawctl.errors import ClawError
 from clawctl.extensions.cluster.jobs import Jobs
 from clawctl.extensions.cluster.plan import Job

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from clawctl.config import secrets_from_environment
+from clawctl.config.environment import secrets_from_environment
 from clawctl.errors import ClawError
 from clawctl.extensions.cluster.jobs import Jobs
 from clawctl.extensions.cluster.plan import Job, merged

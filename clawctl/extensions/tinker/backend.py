@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from clawctl.config import Recipe, without_telemetry
+from clawctl.config import Recipe
+from clawctl.config.environment import without_telemetry
 from clawctl.config.methods import Distributions
 from clawctl.config.train import AtService
 from clawctl.errors import ClawError

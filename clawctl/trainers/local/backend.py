@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Literal, NoReturn
 
-from clawctl.config import Nodes, Recipe, environment_with, is_rank, nodes, place_among_ranks
+from clawctl.config import Recipe
+from clawctl.config.environment import Nodes, environment_with, is_rank, nodes, place_among_ranks
 from clawctl.errors import ClawError
 from clawctl.memory import Needs
 from clawctl.process import die_with_parent

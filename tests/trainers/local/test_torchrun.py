@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clawctl.config import Nodes, nodes
+from clawctl.config.environment import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
 from clawctl.trainers.local.backend import chosen, parse_gpus, rendezvous_options, torchrun_words

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 
 from clawctl.errors import ClawError
 
@@ -14,115 +14,26 @@ _ALL = ("serve", "collect", "judge", "train", "eval", "up")
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable. `refused` ends its commands with exit code 2. `warned` only causes a warning, because other programs use the
-    variable too.
-    """
+    """One line of `variables.txt`, which explains the fields."""
 
-    effect: Literal["followed", "refused", "warned"]
+    effect: str
     meaning: str  # what it sets, or what to set instead
     commands: tuple[str, ...] = _ALL
     option: str | None = None  # the variable stands for this option with its value; "": its value is a text with options
 
 
-def _followed(meaning: str, *commands: str) -> Variable:
-    return Variable("followed", meaning, commands or _ALL)
-
-
-def _refused(instead: str, *commands: str) -> Variable:
-    return Variable("refused", instead, (*commands, "up") if commands else _ALL)
-
-
-def _warned_of(instead: str, *commands: str) -> Variable:
-    return Variable("warned", instead, (*commands, "up"))
-
-
-def _option(option: str, meaning: str, *commands: str) -> Variable:
-    """A variable whose name does not begin with OPENCLAW_, so the stage prints which option it sets."""
-    return Variable("followed", meaning, commands, option)
+def _read_variables(table: Path) -> dict[str, Variable]:
+    variables = {}
+    for line in table.read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            name, effect, commands, option, meaning = (part.strip() for part in line.split("|"))
+            used_by = _ALL if commands == "all" else tuple(commands.split())
+            variables[name] = Variable(effect, meaning, used_by, option.replace("*", "") if option else None)
+    return variables
 
 
 _BY_NUMBER = "give GPU numbers, as in 2,3 (a single GPU with a comma: 2,)"
-_RECORDS = "use `serve --intercept` to capture, and `--run` for the folder"
-
-VARIABLES: dict[str, Variable] = {
-    "CLAWCTL_RUN": _followed("`--run`"),
-    "CLAWCTL_RUN_CACHE": _followed("the folder for this host's part of runs in buckets"),
-    "CLAWCTL_MODEL_CACHE": _followed("the folder for models that were converted from GGUF files, and for tokenizers"),
-    "CLAWCTL_LOG_LEVEL": _followed("`--log-level`"),
-    "ROLLOUT_LOG_LEVEL": _followed("`--log-level`"),
-    "OPENCLAW_LOG_LEVEL": _followed("`--log-level`"),
-    "OPENCLAW_DEBUG": _followed("1 or true: `--log-level debug`"),
-    "CLAWCTL_MODEL": _followed("`serve --model`", "serve", "up"),
-    "OPENCLAW_MODEL": _followed("`serve --model`", "serve", "up"),
-    "BASE_MODEL_PATH": _followed("`serve --model`", "serve", "up"),
-    "MODEL_PATH": _followed("`serve --model`", "serve", "up"),
-    "CLAWCTL_HOST": _followed("`serve --host`", "serve", "up"),
-    "OPENCLAW_HOST": _followed("`serve --host`", "serve", "up"),
-    "CLAWCTL_PORT": _followed("`serve --port`", "serve", "up"),
-    "OPENCLAW_PORT": _followed("`serve --port`", "serve", "up"),
-    "CLAWCTL_API_KEY": _followed("the key of this run's server, in every stage"),
-    "OPENCLAW_API_KEY": _followed("the key of this run's server, in every stage"),
-    "CLAWCTL_UPSTREAM_KEY": _followed("`serve --upstream-key`", "serve", "up"),
-    "OPENCLAW_UPSTREAM_KEY": _followed("`serve --upstream-key`", "serve", "up"),
-    "TRAIN_GPUS": _followed("`train --gpus`: numbers, as in `2,3`", "train", "up"),
-    "ROLLOUT_GPUS": _followed("`serve --gpus`: numbers, as in `0,1`", "serve", "up"),
-    "MASTER_ADDR": _followed("rendezvous address of the nodes, with `train --gpus`", "train"),
-    "MASTER_PORT": _followed("rendezvous port of the nodes, with `train --gpus`", "train"),
-    "NNODES": _followed("number of nodes, with `train --gpus`", "train"),
-    "NODE_RANK": _followed("number of this node, with `train --gpus`", "train"),
-    "GPUS_PER_NODE": _followed("number of GPUs that `train --gpus all` uses", "train"),
-    "OPENCLAW_CONFIG_PATH": _followed("OpenClaw's configuration, for `connect openclaw`", "connect"),
-    "OPENCLAW_STATE_DIR": _followed("the folder of OpenClaw's configuration, for `connect openclaw`", "connect"),
-    "OPENCLAW_HOME": _followed("the home of OpenClaw, for `connect openclaw`", "connect"),
-    "OPENCLAW_COMBINE_W_RL": _refused("`train.weight_binary`", "train"),
-    "OPENCLAW_COMBINE_W_OPD": _refused("`train.weight_opd`", "train"),
-    "OPENCLAW_TOPK_W_RL": _refused("`train.weight_binary`", "train"),
-    "OPENCLAW_TOPK_W_OPD": _refused("`train.weight_opd`", "train"),
-    "OPENCLAW_TOPK_K": _refused("`train.topk`", "train"),
-    "OPENCLAW_TOPK_HINT_SELECTION": _refused("`train.hint_choice`", "train"),
-    "OPENCLAW_TOPK_SUBSET_MODE": _refused("the policy's likeliest tokens are always used: `train.topk`", "train"),
-    "OPENCLAW_TOPK_ADV_DIFF_CLIP": _refused("`train.gap_clip`", "train"),
-    "OPENCLAW_TOPK_MAX_CAND": _refused("`train.hint_candidates`", "train"),
-    "OPENCLAW_OPD_TEACHER_LP_MAX_CONCURRENCY": _refused("the trainer computes the teacher itself: `train.teacher`", "train"),
-    "OPENCLAW_EVAL_MODE": _refused("`clawctl judge` always judges", "judge"),
-    "OPENCLAW_RECORD_ENABLED": _refused(_RECORDS, "serve"),
-    "OPENCLAW_RECORD_FILE": _refused(_RECORDS, "serve"),
-    "OPENCLAW_PRM_RECORD_FILE": _refused("verdicts are in `RUN/verdicts`", "judge"),
-    "ACTOR_GPUS": _refused("`train --gpus 2,3` or `TRAIN_GPUS=2,3`", "train"),
-    "PRM_GPUS": _refused("start the judge's server yourself and set `judge.endpoint`", "judge"),
-    "LEARNING_RATE": _option("--lr", "`train --lr`", "train"),
-    "BATCH_SIZE": _option("--batch-turns", "`train --batch-turns`, times `GRAD_ACCUM_STEPS`", "train"),
-    "GRAD_ACCUM_STEPS": Variable("followed", "a factor of `BATCH_SIZE`", ("train",)),
-    "USE_LORA": _option("--lora", "`train --lora-rank`: 1 or true trains an adapter", "train"),
-    "LORA_RANK": _option("--lora-rank", "`train --lora-rank`, unless `USE_LORA` is false", "train"),
-    "LORA_ALPHA": _refused("`train.lora.alpha`", "train"),
-    "LORA_DROPOUT": _refused("`train.lora.dropout`", "train"),
-    "CLIP_GRAD_NORM": _refused("`train.clip_grad`", "train"),
-    "PPO_CLIP_RATIO": _refused("`train.clip_low` and `train.clip_high`, with `train.off_policy: ppo_clip`", "train"),
-    "VALUE_CLIP": _refused("there is no value network, so nothing replaces it", "train"),
-    "USE_GRADIENT_CHECKPOINTING": _refused("`train.gradient_checkpointing`", "train"),
-    "RESUME_CKPT": _refused("training resumes from the newest checkpoint of `--run`; `model.path` names other weights", "train"),
-    "CKPT_SAVE_DIR": _refused("checkpoints are in the run: `--run FOLDER`", "train"),
-    "LORA_ARGS": _option("", "options of `train`", "train"),
-    "OPTIMIZER_ARGS": _option("", "options of `train`", "train"),
-    "ROLLOUT_ARGS": _option("", "options of `train`", "train"),
-    "CKPT_ARGS": _option("", "options of `train`", "train"),
-    "PRM_MODEL_PATH": _option("--prm", "`judge --prm`", "judge"),
-    "MAJORITY_VOTE_N": _option("--votes", "`judge --votes`", "judge"),
-    "MAJORITY_VOTE_THRESHOLD": _option("--threshold", "`judge --threshold`", "judge"),
-    "JUDGE_MODEL_PATH": _refused("start a server with that model and set `judge.endpoint` and `judge.model`", "judge"),
-    "DATA_PATH": _warned_of("`clawctl import FILE`, or `--option data=FILE` for tasks", "collect", "play", "train"),
-    "TASK_TYPE": _warned_of("`--env`", "collect", "play"),
-    "ENV_TYPE": _warned_of("`--env`", "collect", "play"),
-    "MAX_STEPS": _warned_of("`--option max_turns=N` of an environment, `train --max-steps N`", "collect", "play", "train"),
-    "PARALLEL_ENVS": _warned_of("`--parallel N`", "collect", "play"),
-    "TOOLS_CONFIG": _warned_of("`--env toolcall --option tools=FILE`", "collect", "play"),
-    "SWE_BENCH_PATH": _warned_of("`--env swe --option path=FOLDER`", "collect", "play"),
-    "SCREENSHOT_BACKEND": _warned_of("`--env gui --option screenshots=true`", "collect", "play"),
-    "TRAIN_EPOCHS": Variable("warned", "each turn is trained once", ("train", "up")),
-    "SERVED_MODEL_NAME": Variable("warned", "`model.name` in the recipe", ("serve", "up")),
-    "SGLANG_API_KEY": Variable("warned", "`CLAWCTL_API_KEY` for clients, `CLAWCTL_UPSTREAM_KEY` for SGLang", ("serve", "up")),
-}
+VARIABLES = _read_variables(Path(__file__).parent / "variables.txt")
 
 # Set by clawctl's processes, scripts and examples, or read by OpenClaw itself, so there is no warning.
 _QUIET = frozenset([

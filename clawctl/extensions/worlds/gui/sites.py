@@ -3,82 +3,24 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
 
+import yaml
+
 from clawctl.extensions.worlds.gui.page import SiteAnswer
 
-FIRST_NAMES = (
-    "Ada",
-    "Ben",
-    "Clara",
-    "David",
-    "Emma",
-    "Felix",
-    "Grace",
-    "Henry",
-    "Irene",
-    "Jonas",
-    "Karen",
-    "Leo",
-    "Mia",
-    "Noah",
-    "Olga",
-    "Paul",
-)
-LAST_NAMES = ("Adler", "Brown", "Costa", "Dubois", "Evans", "Fischer", "Garcia", "Hansen", "Ivanov", "Jones", "Keller", "Lopez")
-THINGS = (
-    "bread",
-    "butter",
-    "cheese",
-    "coffee",
-    "flour",
-    "honey",
-    "juice",
-    "lemons",
-    "milk",
-    "olives",
-    "pasta",
-    "rice",
-    "salt",
-    "sugar",
-    "tea",
-)
-CITIES = (
-    "Athens",
-    "Berlin",
-    "Cairo",
-    "Dublin",
-    "Geneva",
-    "Lima",
-    "Lisbon",
-    "London",
-    "Madrid",
-    "Nairobi",
-    "Oslo",
-    "Paris",
-    "Rome",
-    "Tokyo",
-)
-BUTTONS = ("Accept", "Back", "Cancel", "Close", "Continue", "Delete", "Next", "No", "Ok", "Open", "Save", "Send", "Skip", "Yes")
-SECTIONS = ("Account", "Contact", "Delivery", "Offers", "Opening hours", "Payment", "Returns", "Security")
-LINKS = ("read more", "show all", "change", "details", "map", "history", "print", "help")
-_COLOURS = ("red", "blue", "green", "yellow", "black", "white")
+_WORDS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parents[1] / "words.yaml").read_text("utf-8"))
+FIRST_NAMES, LAST_NAMES, THINGS, CITIES = (_WORDS[name] for name in ("first_names", "last_names", "things", "cities"))
+BUTTONS, SECTIONS, LINKS, _COLOURS, _NOTES = (_WORDS[name] for name in ("buttons", "sections", "links", "colours", "notes"))
 SPOT_COLUMNS, SPOT_ROWS, SPOT_CELL = 4, 3, 32  # cell: pixels
 SPOT_BOXES = 6
 SPOT_COLOURS = {
     "red": "#e00000", "green": "#00a000", "blue": "#0000e0", "yellow": "#e0e000",
     "black": "#000000", "grey": "#808080", "pink": "#ff80c0", "orange": "#ff8000",
 }  # fmt: skip
-_NOTES = (
-    "Prices include tax.",
-    "We answer within a day.",
-    "Please read the rules.",
-    "Today is a holiday.",
-    "This page was updated.",
-)
-
 Fields = tuple[tuple[str, str], ...]
 
 

@@ -2,26 +2,14 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
+
+import yaml
 
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
 
-NOUNS = (
-    "apple",
-    "river",
-    "stone",
-    "cloud",
-    "lamp",
-    "garden",
-    "mirror",
-    "ticket",
-    "anchor",
-    "pencil",
-    "window",
-    "basket",
-    "copper",
-    "silver",
-)
-PLACES = ("north", "south", "east", "west", "alpha", "beta", "gamma", "delta")
+_WORDS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parents[1] / "words.yaml").read_text("utf-8"))
+NOUNS, PLACES = _WORDS["nouns"], _WORDS["places"]
 
 
 def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check: str, solution: str) -> HarborTask:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -24,6 +24,7 @@ from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, Upstr
 from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.sglang import SglangControl
+from clawctl.engines.upstream.splicer import Splicer
 from clawctl.engines.upstream.targets import Target, Targets
 from clawctl.engines.vllm.control import Control
 from clawctl.engines.vllm.multiplex import Multiplexed
@@ -34,10 +35,8 @@ from clawctl.run.keys import OWN
 from clawctl.run.policies import PolicyId, Version
 from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
+from clawctl.serve.prompt import load_tokenizer
 from clawctl.serve.sampling import altered_fields
-
-if TYPE_CHECKING:
-    from clawctl.engines.upstream.splicer import Splicer  # imports transformers
 
 _log = logging.getLogger("clawctl.serve")
 _PATIENCE_S = 300.0  # seconds that a request waits for an engine that starts, restarts or is being probed
@@ -63,11 +62,7 @@ def start(run: RunDir, recipe: Recipe) -> "Upstream":
 
 def splicing_tokenizer(recipe: Recipe) -> Any:
     """The tokenizer for splicing with an external engine; None if nothing is spliced. Raises ClawError."""
-    if not recipe.serve.splice:
-        return None
-    from clawctl.serve.prompt import load_tokenizer  # imports transformers
-
-    return load_tokenizer(recipe.model_path)
+    return load_tokenizer(recipe.model_path) if recipe.serve.splice else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ class Upstream:
         plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if server.kind == "sglang" else Control(root, key, server.reload)
-        self._splicer = None if tokenizer is None else _splicer(tokenizer, plain)
+        self._splicer = None if tokenizer is None else Splicer(tokenizer, plain)
         self._probed: ProbeResult | None = None
         self._logged: list[str] = []  # log lines about missing features
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
@@ -386,12 +381,6 @@ class Upstream:
 
     def stop(self) -> None:
         """Nothing to release: `keep` has closed the connections."""
-
-
-def _splicer(tokenizer: Any, client: Client) -> "Splicer":
-    from clawctl.engines.upstream.splicer import Splicer
-
-    return Splicer(tokenizer, client)
 
 
 def _end(process: asyncio.subprocess.Process) -> None:

@@ -4,9 +4,8 @@ import heapq
 import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
@@ -15,11 +14,10 @@ from clawctl.errors import Damaged
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, quarantine_bytes
 from clawctl.run.lines import Lines
-from clawctl.run.rows import SCHEMA_VERSION, Exchange, newer
+from clawctl.run.rows import SCHEMA_VERSION, Exchange, from_json, newer
 
 log = logging.getLogger(__name__)
 
-_FIELDS = frozenset(field.name for field in fields(Exchange))
 _START = b'{"exchange_id":'
 
 
@@ -110,57 +108,27 @@ def parse_exchange(line: bytes) -> Exchange:
     version = row.pop("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise BadLine(newer(version))
-    if not row.keys() <= _FIELDS:
-        row = {name: value for name, value in row.items() if name in _FIELDS}  # unknown fields from a newer serve stay in captures/
     try:
-        for name in row.keys() & {"prompt_ids", "completion_ids"}:
-            row[name] = _packed_ids(row[name])
-        exchange = Exchange(**row)
+        prompt_ids, completion_ids = _packed(row["prompt_ids"]), _packed(row["completion_ids"])
+        # Unknown fields from a newer serve stay in captures/
+        exchange = from_json(Exchange, row | {"prompt_ids": None, "completion_ids": None})
+        exchange = replace(exchange, prompt_ids=prompt_ids, completion_ids=completion_ids)
         orjson.dumps([exchange.messages, exchange.tools, exchange.response])  # reject content that cannot be serialised again
-    except (TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         raise BadLine(str(error)) from error
-    wrong = _wrong_shape(exchange)
-    if wrong:
-        raise BadLine(f"{wrong} has a wrong shape")
+    if not (exchange.exchange_id and exchange.key and exchange.policy_name):
+        raise BadLine("exchange_id, key or policy_name is empty")
+    if not all(0 <= (version or 0) < 2**63 for version in (exchange.policy_version, exchange.policy_version_end)):
+        raise BadLine("policy_version is out of range")
     return exchange
 
 
-def _packed_ids(value: Any) -> Sequence[int] | None:
+def _packed(ids: Sequence[int] | None) -> Sequence[int] | None:
     """Return token ids as 32-bit integers, a ninth of a list's memory while the turn is open. Raises ValueError."""
-    if value is None:
-        return None
     try:
-        ids = array("i", value) if isinstance(value, list) else None
-    except (TypeError, OverflowError):
-        ids = None
-    if ids is None or (ids and int(np.frombuffer(ids, np.int32).min()) < 0):
-        raise ValueError("prompt_ids or completion_ids has a wrong shape")
-    return ids
-
-
-def _wrong_shape(exchange: Exchange) -> str | None:
-    texts = (exchange.exchange_id, exchange.key, exchange.status, exchange.policy_name)
-    floats = (exchange.created_at, exchange.finished_at, exchange.temperature, exchange.top_p)
-    reasons = (exchange.finish_reason, exchange.untrainable_reason)
-    versions = (exchange.policy_version, exchange.policy_version_end)
-    checks = {
-        "exchange_id, key, status or policy_name": all(isinstance(text, str) and text for text in texts),
-        "a time or sampling parameter": all(type(number) in (int, float) for number in floats) and type(exchange.top_k) is int,
-        "messages": _are_objects(exchange.messages),
-        "tools": exchange.tools is None or _are_objects(exchange.tools),
-        "response": exchange.response is None or isinstance(exchange.response, dict),
-        "hints": isinstance(exchange.hints, dict),
-        "allowed": exchange.allowed is None or isinstance(exchange.allowed, str),
-        "policy_version": all(version is None or (type(version) is int and 0 <= version < 2**63) for version in versions),
-        "a reason": all(reason is None or isinstance(reason, str) for reason in reasons),
-        "logprobs": exchange.logprobs is None or _of_types(exchange.logprobs, {float, int}),
-    }
-    return next((name for name, is_valid in checks.items() if not is_valid), None)
-
-
-def _are_objects(value: Any) -> bool:
-    return _of_types(value, {dict})
-
-
-def _of_types(value: Any, types: set[type]) -> bool:
-    return isinstance(value, list) and set(map(type, value)) <= types
+        packed = None if ids is None else array("i", ids)
+    except (TypeError, OverflowError) as error:
+        raise ValueError(f"prompt_ids or completion_ids has a wrong shape: {error}") from error
+    if packed and int(np.frombuffer(packed, np.int32).min()) < 0:
+        raise ValueError("prompt_ids or completion_ids has a negative id")
+    return packed

@@ -86,9 +86,12 @@ def test_a_restart_puts_the_same_line_aside_once(run) -> None:
         ({"prompt_ids": ["1"]}, "prompt_ids"),
         ({"prompt_ids": [2**31]}, "prompt_ids"),
         ({"logprobs": [None, 0.0]}, "logprobs"),
-        ({"created_at": "now"}, "a time"),
-        ({"finish_reason": 3}, "a reason"),
+        ({"created_at": "now"}, "created_at"),
+        ({"finish_reason": 3}, "finish_reason"),
         ({"exchange_id": None}, "exchange_id"),
+        ({"key": ""}, "empty"),
+        ({"prompt_ids": [-1]}, "prompt_ids"),
+        ({"policy_version": 2**63}, "policy_version"),
     ],
 )
 def test_a_line_of_another_shape_is_refused_with_the_reason(changes, reason) -> None:

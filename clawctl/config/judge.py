@@ -115,10 +115,6 @@ class JudgeConfig(Section):
     view_chars: int | None = Field(None, ge=240)
     """Maximum number of characters of a turn that the judge sees, including history. Longer texts are compressed, then cut. Unset:
     24,000. The limit is lowered after the server refuses a prompt as too long."""
-    min_hint_chars: int = Field(10, ge=0)
-    """Shorter hints, in characters, are dropped."""
-    max_hint_chars: int = Field(600, gt=0)
-    """Longer hints, in characters, are dropped."""
 
     @field_validator("custom_rm_range", "prm_range")
     @classmethod

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clawctl.config import JudgeConfig
 from clawctl.judge.fences import neutral, visible
 from clawctl.judge.prompts import HINT_SYSTEM, KIND_SYSTEM, SYSTEM, Vote
 from clawctl.judge.protocol import Evidence
@@ -50,14 +49,14 @@ class HintRules:
     returned: str = ""  # the output of tools and environments, which a hint may refer to but not copy
 
 
-def hint_rules(settings: JudgeConfig, turn: Evidence) -> HintRules:
+def hint_rules(turn: Evidence) -> HintRules:
     """The rules for hints about one turn."""
     messages = [*turn.messages, *(turn.next_state or [])]
     people = [message for message in messages if message.get("role") == "user"]
     others = [message for message in messages if message.get("role") not in ("user", "assistant", "system", "developer")]
     words_of_others = visible_text(others)
     answer = visible_text([turn.response] if turn.response else [])
-    return HintRules(settings.min_hint_chars, settings.max_hint_chars, answer, visible_text(people), words_of_others)
+    return HintRules(answer=answer, own_words=visible_text(people), returned=words_of_others)
 
 
 def visible_text(messages: Iterable[Message]) -> str:

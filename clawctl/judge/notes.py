@@ -93,7 +93,7 @@ class ReplyNotes:
     def _add(self, turn: Evidence, verdict: Verdict, kind: ReplyKind, named: Note | None, said: str) -> bool:
         if kind.kind not in ("standing", "condition", "fact") or is_disputed(turn, verdict, self._recipe):
             return False
-        if (problem := why_not(" ".join(kind.sentence.split()), _rules(self._recipe, turn, said))) is not None:
+        if (problem := why_not(" ".join(kind.sentence.split()), _rules(turn, said))) is not None:
             log.debug("a sentence is no note: %s", problem)
             return False
         note_kind: Kind = "fact" if kind.kind == "fact" else "wish"
@@ -148,9 +148,9 @@ def is_disputed(turn: Evidence, verdict: Verdict, recipe: Recipe) -> bool:
     return is_good and (verdict.judge == OUTCOME or (verdict.reward or 0.0) <= 0)
 
 
-def _rules(recipe: Recipe, turn: Evidence, said: str) -> HintRules:
+def _rules(turn: Evidence, said: str) -> HintRules:
     """The rules for hints, for which text in the reply that is not the person's own counts as that of a tool."""
-    rules = hint_rules(recipe.judge, turn)
+    rules = hint_rules(turn)
     replies = "\n".join(visible_text([message]) for message in turn.next_state or [] if message.get("role") == "user")
     return replace(rules, min_chars=_SHORTEST, own_words=said, returned=f"{rules.returned}\n{replies}")
 

@@ -197,7 +197,7 @@ class LLMJudge:
         reward = majority(scores, settings.threshold) if share is None else likeliest(share, settings.threshold)
         hints: list[str] = []
         if settings.hints == "with_vote" and reward is not None:
-            rules = hint_rules(settings, turn)
+            rules = hint_rules(turn)
             while share is not None and len(votes) < settings.votes and _lacks_hint(votes, reward, rules):
                 votes.append(await self.vote(turn, view))
             more_votes = await self._votes_on_complete_view(turn, view, reward)
@@ -302,7 +302,7 @@ async def _separate_hint(client: JudgeClient, settings: JudgeConfig, turn: Evide
     except CallRefused:
         return ()
     hint = read_hint(answer, fence) if answer is not None else None
-    return tuple(hint_candidates([Vote(0, hint)], 0.0, hint_rules(settings, turn)))
+    return tuple(hint_candidates([Vote(0, hint)], 0.0, hint_rules(turn)))
 
 
 def with_rating(ratings: Ratings, turn: Evidence) -> Evidence:

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from clawctl.config import JudgeConfig
 from clawctl.judge.hints import HintRules, hint_candidates, hint_rules, why_not
 from clawctl.judge.prompts import SYSTEM, Vote, judge_messages, read_hint, read_vote
 from clawctl.judge.protocol import Evidence
@@ -187,5 +186,5 @@ def test_the_rules_of_a_hint_separate_the_authors_of_a_text() -> None:
     messages = [{"role": "user", "content": "look"}, {"role": "assistant", "content": "ok"}, {"role": "tool", "content": "a page"}]
     answer, next_state = {"role": "assistant", "content": "done"}, [{"role": "user", "content": "shorter"}]
     turn = Evidence("t", "test", "", messages, answer, next_state, None, None, False, "test")
-    rules = hint_rules(JudgeConfig(), turn)
+    rules = hint_rules(turn)
     assert (rules.own_words, rules.returned, rules.answer) == ("look\nshorter", "a page", "done")

@@ -150,20 +150,19 @@ async def open_sandbox(
     fixed: Mapping[str, bytes] | None = None,
     packages: tuple[str, ...] = (),
     socket: Path | None = None,
-    folders: tuple[str, ...] = (),
     see: tuple[str, ...] = (),
 ) -> AsyncIterator[Sandbox]:
     """A sandbox with the working folder `folder`. It closes when the block ends.
 
     `limits.kind` makes the sandbox. `fixed` maps paths to files that no process inside can change. `packages` are Python packages
     of this environment that code inside can import. `socket` is a unix socket of the host that appears as `/run/model.sock`.
-    `folders` are further writable folders. `see` are folders of the host that processes inside can read.
+    `see` are folders of the host that processes inside can read.
 
     Raises ClawError if the kind is not installed or is not permitted on this machine, and SandboxFailed.
     """
     limits = limits or Limits()
     kind = kind_of(limits)
-    plan = SandboxPlan(folder, limits, dict(fixed or {}), packages, socket, folders, see)
+    plan = SandboxPlan(folder, limits, dict(fixed or {}), packages, socket, see)
     async with kind.start(plan) as started:
         environment = {"PATH": kind.search_path(), "HOME": HOME, "LANG": "C.UTF-8", "TERM": "dumb", "PYTHONDONTWRITEBYTECODE": "1"}
         sandbox = Sandbox(

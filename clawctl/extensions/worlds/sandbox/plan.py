@@ -55,15 +55,13 @@ class SandboxPlan:
     fixed: Mapping[str, bytes] = field(default_factory=dict)  # read-only files, by path
     packages: tuple[str, ...] = ()  # Python packages of this interpreter
     socket: Path | None = None  # a unix socket of the host, which appears at /run/model.sock
-    folders: tuple[str, ...] = ()  # further writable folders
     see: tuple[str, ...] = ()  # folders of the host, read-only
 
     @property
     def writable(self) -> dict[str, int]:
         """The writable folders, each with its size in bytes. The working folder gets half of the disk."""
-        places = (self.folder, "/tmp", HOME, "/dev/shm", "/logs/verifier", *self.folders)
-        parts = (2, 4, 8, 16, 32, *(32 for _ in self.folders))
-        return {place: max(self.limits.disk // part, 4096) for place, part in zip(places, parts, strict=True)}
+        parts = {self.folder: 2, "/tmp": 4, HOME: 8, "/dev/shm": 16, "/logs/verifier": 32}
+        return {place: max(self.limits.disk // part, 4096) for place, part in parts.items()}
 
     def settings(self, user: int | None, root: str | None = None) -> str:
         """The settings of process 1, as JSON.

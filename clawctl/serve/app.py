@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
-from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
+from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.activity import Activity
 from clawctl.run.capabilities import episode_secret
 from clawctl.run.directory import RunDir
@@ -33,9 +33,9 @@ from clawctl.run.keys import CHECK_EVERY_S, KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
-from clawctl.serve.control import CONTROLS, control, score, score_ids
+from clawctl.serve.control import CONTROLS, control, score, score_prompt
 from clawctl.serve.defaults import Defaults
-from clawctl.serve.dialects import Choice, Dialect, chat, completions, messages, responses
+from clawctl.serve.dialects import Dialect, chat, completions, messages, responses
 from clawctl.serve.episodes import (
     Replay,
     Retries,
@@ -45,22 +45,20 @@ from clawctl.serve.episodes import (
     never_disconnects,
     of_version,
     open_capability,
-    sampling_rule,
 )
-from clawctl.serve.hints import agent_of, client_of, read_hints
+from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
-from clawctl.serve.http_response import EventStream, RequestContext, complete_response, error_body, extra_headers, json_response
+from clawctl.serve.http_response import EventStream, RequestContext, complete_response, extra_headers, json_response
 from clawctl.serve.intake import Concurrency, Intake
 from clawctl.serve.metrics import Metrics
-from clawctl.serve.notes import Notes
+from clawctl.serve.notes import Notes, is_too_long_with_notes
 from clawctl.serve.people import People
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
 from clawctl.serve.request_sizes import largest_body, parse
-from clawctl.serve.routes import context_of, normalised_path, not_found, presented_key
-from clawctl.serve.sampling import changes_nothing, enforce, rule_for, settings_of
+from clawctl.serve.routes import context_of, no_compaction, normalised_path, not_found, presented_key
 from clawctl.serve.service_info import ServiceInfo
-from clawctl.serve.stored_responses import StoredResponses
+from clawctl.serve.stored_responses import RESPONSES, StoredResponses
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.work_queues import WorkQueues
 
@@ -70,7 +68,7 @@ Writer = Callable[..., Dialect]  # of a GenerationRequest and the handle of its 
 _WRITERS: dict[str, Writer] = {
     "chat": chat.Chat, "responses": responses.Responses, "messages": messages.Messages, "completions": completions.Completions,
 }  # fmt: skip
-_RESPONSES, _NOTES = "/v1/responses/", "/v1/notes"
+_NOTES = "/v1/notes"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
 Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream | Replay]]
 
@@ -105,7 +103,6 @@ class Gateway:
         self._stored = StoredResponses()
         self._episode_secret, self._retries = episode_secret(run), Retries()
         self._recent = RecentAnswers() if recipe.serve.splice else None
-        self._samples_as_asked = changes_nothing(recipe.serve.sampling)
         self._running: dict[Answer, set[str]] = {}  # with the names of the keys that it ends with
         self.defaults = Defaults(recipe, versions)
         self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults, self._activity)
@@ -113,7 +110,7 @@ class Gateway:
             "/v1/chat/completions": Route("POST", "chat", True, self._generate),
             "/v1/responses": Route("POST", "responses", True, self._generate),
             "/v1/responses/input_tokens": Route("POST", "input_tokens", True, self._count_tokens),
-            "/v1/responses/compact": Route("POST", "responses", True, _no_compaction),
+            "/v1/responses/compact": Route("POST", "responses", True, no_compaction),
             "/v1/completions": Route("POST", "completions", True, self._generate),
             "/v1/messages": Route("POST", "messages", True, self._generate),
             "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
@@ -189,8 +186,8 @@ class Gateway:
 
     def _find(self, path: str, method: str) -> tuple[Route | None, str]:
         """The route of a path (None if there is none) and its allowed methods."""
-        if path.startswith(_RESPONSES) and "/" not in path[len(_RESPONSES) :] and path not in self._routes:
-            return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored_response), "GET, HEAD, DELETE"
+        if path.startswith(RESPONSES) and "/" not in path[len(RESPONSES) :] and path not in self._routes:
+            return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored.handle), "GET, HEAD, DELETE"
         if path == _NOTES or (path.startswith(f"{_NOTES}/") and "/" not in path[len(_NOTES) + 1 :]):
             allowed = "GET, HEAD, POST" if path == _NOTES else "DELETE"
             return Route(method if method in allowed.split(", ") else allowed.split(", ")[0], "notes", True, self._note), allowed
@@ -202,12 +199,12 @@ class Gateway:
     def _api_of(self, path: str, method: str) -> str:
         """The name of a route; "none" if there is none."""
         route, _ = self._find(path, method)
-        return "stored" if route is not None and path.startswith(_RESPONSES) else "none" if route is None else route.api
+        return "stored" if route is not None and path.startswith(RESPONSES) else "none" if route is None else route.api
 
     def _refuse(self, context: RequestContext, refusal: Refusal) -> Response:
         self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
         _log.debug("request %s (%s) is refused: %d %s", context.request_id, context.api, refusal.status, refusal.code or "")
-        response = json_response(error_body(context, refusal), refusal.status)
+        response = json_response({**context.envelope(refusal), "request_id": context.request_id}, refusal.status)
         response.headers.update(refusal.headers)
         if refusal.status in (408, 413):
             response.headers["connection"] = "close"  # the rest of the body is not read
@@ -259,7 +256,7 @@ class Gateway:
         try:
             return await self._begun(http_request, context, noted, writer, hints, for_training)
         except Refusal as refusal:
-            if not _is_too_long_with_notes(noted, refusal):
+            if not is_too_long_with_notes(noted, refusal):
                 raise
             return await self._begun(http_request, context, request, writer, hints, for_training)
 
@@ -276,10 +273,12 @@ class Gateway:
             if context.episode is None:  # training does not give way to practice and play
                 stack.enter_context(self._activity.answering(for_training))
             if request.score_from is not None:
-                scored = [await self._scored(prompt) for prompt in requests]
+                scored = [await score_prompt(self._versions, prompt, self._queues, self._capture.text_of) for prompt in requests]
                 writer = partial(writer, scored=scored)
                 if request.max_tokens == 0:
-                    return _prompts_only(writer(replace(request, n=1), handle), handle, scored)
+                    choices = completions.scored_only(handle, scored)
+                    whole = writer(replace(request, n=1), handle).whole(choices)
+                    return Response(whole, media_type="application/json")
             capture = self._capture if self._capture.enabled and for_training else None
             recent = None if request.prompts else self._recent
             answer = Answer(requests, writer(request, handle), handle, context.arrived, hints, capture, recent)
@@ -307,7 +306,7 @@ class Gateway:
             request = of_version(request, self._recipe.model_name, context.episode.measurement)
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
-            request = self._as_the_recipe_samples(request, headers, context)
+            request = self.defaults.enforced(request, headers, context, self._metrics.enforced)
         return self.defaults.filled(request), hints, for_training
 
     async def _start(self, answer: Answer, context: RequestContext, for_training: bool, stack: AsyncExitStack) -> None:
@@ -316,7 +315,7 @@ class Gateway:
         try:
             answer.begin([reply for request in answer.requests for reply in await begin(request, stack, session, for_training)])
         except Refusal as refusal:
-            if not _is_too_long_with_notes(answer.request, refusal):
+            if not is_too_long_with_notes(answer.request, refusal):
                 await answer.capture_refused(refusal)
             raise
         if answer.is_captured:
@@ -325,46 +324,9 @@ class Gateway:
         self._running[answer] = {context.key, context.sent_key}
         self._metrics.running += 1
 
-    async def _scored(self, request: GenerationRequest) -> list[ShownToken]:
-        """The tokens of a prompt with their logprobs. Raises Refusal."""
-        prompt, first = request.prompts[0], request.score_from or 1
-        if isinstance(prompt, str):
-            raise Refusal(400, "'logprobs' with 'echo' needs a prompt of token ids", "prompt")
-        logprobs = await score_ids(self._versions, request.model, prompt, first, request.key) if first < len(prompt) else []
-
-        def shown() -> list[ShownToken]:
-            values = [*[None] * min(first, len(prompt)), *logprobs]
-            return [ShownToken(self._capture.text_of([token]), value, []) for token, value in zip(prompt, values, strict=True)]
-
-        return await self._queues.run(request.key, len(prompt), shown)
-
     async def _text_of(self, key: str, ids: tuple[int, ...]) -> str:
         """The text of token ids; "" if no tokenizer is known."""
         return await self._queues.run(key, len(ids), partial(self._capture.text_of, ids))
-
-    def _as_the_recipe_samples(
-        self, request: GenerationRequest, headers: dict[str, str], context: RequestContext
-    ) -> GenerationRequest:
-        """The request with `serve.sampling` applied. Requests that are not for training (`X-Capture: off`, a pinned version) stay
-        unchanged."""
-        if self._samples_as_asked and context.episode is None:
-            return request
-        client, default = client_of(headers, request.sent_messages), self.defaults.current().temperature
-        if context.episode is not None:
-            rule = sampling_rule(self._recipe.serve, context.episode.measurement, default)
-        else:
-            rule = rule_for(self._recipe.serve.sampling, context.key, client, agent_of(headers))
-        used, changes = enforce(settings_of(request), rule, default)
-        if not changes:
-            return request
-        context.sampling = "; ".join(map(str, changes))
-        if new := self._metrics.enforced.count(client, changes):
-            named = "; ".join(map(str, new))
-            _log.info("serve.sampling: requests of %s are sampled with %s (/health counts them)", client, named)
-        return replace(
-            request, temperature=used.temperature, top_p=used.top_p, top_k=used.top_k, engine_fields=dict(used.fields),
-            overridden={change.name: change.asked if isinstance(change.asked, float | int | None) else True for change in changes},
-        )  # fmt: skip
 
     def _ended(self, answer: Answer, context: RequestContext) -> None:
         self._running.pop(answer, None)
@@ -375,14 +337,6 @@ class Gateway:
         self._metrics.tokens_out[context.api, context.key] += sum(choice.completion_tokens for choice in answer.choices)
 
     # ---- the other handlers ------------------------------------------------------------------------------------------------
-
-    async def _stored_response(self, http_request: Request, context: RequestContext) -> Response:
-        name = normalised_path(http_request.scope["path"]).removeprefix(_RESPONSES)
-        if http_request.query_params.get("stream", "").lower() in ("1", "true"):
-            raise Refusal(400, "a stored response is returned as a whole: leave out `stream`", "stream")
-        if http_request.method == "DELETE":
-            return json_response(self._stored.forget(context.key, name))
-        return Response(self._stored.get(context.key, name), media_type="application/json")
 
     async def _count_tokens(self, http_request: Request, context: RequestContext) -> Response:
         with ExitStack() as resources, self._concurrency.count_request(context.key):
@@ -444,21 +398,3 @@ class Gateway:
         """Release resources after the event loop has ended."""
         self._intake.stop()
         self._activity.end()
-
-
-async def _no_compaction(http_request: Request, context: RequestContext) -> Response:
-    problem = "this server does not compact responses: ask for a summary in a message, and continue with the summary"
-    raise Refusal(404, problem, code="unknown_route")
-
-
-def _is_too_long_with_notes(request: GenerationRequest, refusal: Refusal) -> bool:
-    """Whether the request may fit without its notes."""
-    return request.notes is not None and refusal.code == "context_length_exceeded"
-
-
-def _prompts_only(dialect: Dialect, handle: str, scored: list[list[ShownToken]]) -> Response:
-    """The response to a request that only scores its prompts."""
-    choices = [
-        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[]) for i, tokens in enumerate(scored)
-    ]
-    return Response(dialect.whole(choices), media_type="application/json")

@@ -1,13 +1,14 @@
 """Engine requests that need the run's own key: the logprobs of given token ids, pausing, and unloading."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from clawctl.engines.requests import Refusal
+from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
 from clawctl.run.keys import OWN
 from clawctl.serve.versions import Versions
+from clawctl.serve.work_queues import WorkQueues
 
 CONTROLS = ("pause", "resume", "sleep", "wake", "unload")
 T = TypeVar("T", bound=msgspec.Struct)
@@ -32,7 +33,7 @@ async def score(versions: Versions, raw: bytes, key: str) -> dict[str, Any]:
     return {"object": "score", "model": request.model, "version": version, "logprobs": logprobs}
 
 
-async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:
+async def _score_ids(versions: Versions, model: str, ids: Sequence[int], first: int, key: str) -> list[float]:
     """The logprobs of `ids[first:]`, for a plain completion with `echo` and `logprobs`. Raises Refusal."""
     _check_key(key)
     try:
@@ -40,6 +41,22 @@ async def score_ids(versions: Versions, model: str, ids: Sequence[int], first: i
     except Refusal as refusal:
         param = "prompt" if refusal.param == "ids" else refusal.param
         raise Refusal(refusal.status, refusal.message, param, refusal.code) from refusal
+
+
+async def score_prompt(
+    versions: Versions, request: GenerationRequest, queues: WorkQueues, text_of: Callable[[Sequence[int]], str]
+) -> list[ShownToken]:
+    """The tokens of a prompt with their logprobs. Raises Refusal."""
+    prompt, first = request.prompts[0], request.score_from or 1
+    if isinstance(prompt, str):
+        raise Refusal(400, "'logprobs' with 'echo' needs a prompt of token ids", "prompt")
+    logprobs = await _score_ids(versions, request.model, prompt, first, request.key) if first < len(prompt) else []
+
+    def shown() -> list[ShownToken]:
+        values = [*[None] * min(first, len(prompt)), *logprobs]
+        return [ShownToken(text_of([token]), value, []) for token, value in zip(prompt, values, strict=True)]
+
+    return await queues.run(request.key, len(prompt), shown)
 
 
 class UnloadRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -52,11 +52,6 @@ def extra_headers(context: RequestContext) -> list[tuple[bytes, bytes]]:
     return [*headers, (b"x-clawctl-sampling", context.sampling.encode())] if context.sampling else headers
 
 
-def error_body(context: RequestContext, refusal: Refusal) -> dict[str, Any]:
-    """The dialect's error body, with the request id that the log uses."""
-    return {**context.envelope(refusal), "request_id": context.request_id}
-
-
 async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

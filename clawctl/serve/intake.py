@@ -57,14 +57,6 @@ _READERS: Final[dict[str, Callable[[dict[str, Any], str], GenerationRequest]]] =
 }  # fmt: skip
 
 
-class TooManyRequests(Refusal):
-    """A key already runs as many requests as it may. The response states when to retry."""
-
-    def __init__(self, limit: int, what: str = "requests") -> None:
-        problem = f"this API key already runs {limit} {what}; wait until one ends"
-        super().__init__(429, problem, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
-
-
 class Concurrency:
     """Counts and limits the running requests of each key."""
 
@@ -74,9 +66,10 @@ class Concurrency:
 
     @contextmanager
     def count_request(self, key: str) -> Iterator[None]:
-        """Count one more running request until the context ends. Raises TooManyRequests."""
+        """Count one more running request until the context ends. Raises Refusal, which states when to retry."""
         if self._running[key] >= self._limit:
-            raise TooManyRequests(self._limit, self._what)
+            problem = f"this API key already runs {self._limit} {self._what}; wait until one ends"
+            raise Refusal(429, problem, code="rate_limit_exceeded", retry_after=str(_RETRY_AFTER_S))
         self._running[key] += 1
         try:
             yield

@@ -18,7 +18,6 @@ from clawctl.config import LimitsConfig
 
 _log = logging.getLogger("clawctl.serve")
 _GRACE_S = 5.0  # the routes refuse a slow body with a message; this is for clients that keep sending after that
-_RETRY_AFTER_S = 1
 _MAX_RESERVE = 2048  # file descriptors for captures, policies, engines and their files
 _MAX_PIPELINED = 64  # requests that wait on one connection; real clients wait for an answer before they send the next request
 
@@ -33,7 +32,7 @@ class Descriptors:
 
 def share_descriptors(connections: int, per_connection: int = 1) -> Descriptors:
     """Raise the descriptor limit as far as `connections` need and the system allows, and keep a reserve for the stage's own files.
-    `each`: descriptors per connection (a stream to an upstream needs another one)."""
+    `per_connection`: descriptors per connection (a stream to an upstream needs another one)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections * per_connection + 2 * _MAX_RESERVE
     allowed = needed if hard == resource.RLIM_INFINITY else min(hard, needed)

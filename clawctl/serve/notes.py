@@ -187,3 +187,8 @@ def _text_of(message: Message) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
+
+
+def is_too_long_with_notes(request: GenerationRequest, refusal: Refusal) -> bool:
+    """Whether the request may fit without its notes."""
+    return request.notes is not None and refusal.code == "context_length_exceeded"

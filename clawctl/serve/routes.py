@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
 
 from clawctl.engines.requests import Refusal
 from clawctl.serve.answer import new_handle
@@ -81,3 +82,8 @@ def presented_key(http_request: Request) -> str:
     """The API key that the client sent; "" if none."""
     scheme, _, bearer = http_request.headers.get("authorization", "").partition(" ")
     return bearer.strip() if scheme.lower() == "bearer" else http_request.headers.get("x-api-key", "")
+
+
+async def no_compaction(http_request: Request, context: RequestContext) -> Response:
+    problem = "this server does not compact responses: ask for a summary in a message, and continue with the summary"
+    raise Refusal(404, problem, code="unknown_route")

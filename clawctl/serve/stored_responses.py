@@ -6,12 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
+from starlette.requests import Request
+from starlette.responses import Response
 
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import for_engine
+from clawctl.serve.http_response import RequestContext, json_response
+from clawctl.serve.routes import normalised_path
 
+RESPONSES = "/v1/responses/"
 _MAX_RESPONSES = 512  # responses per key; the least recently used is dropped first
 _MAX_REFERENCES = 256  # references to items of stored responses, per request
 _MAX_REFERRED = 8 << 20  # total bytes of the responses that one request refers to
@@ -82,6 +87,15 @@ class StoredResponses:
         self._bytes[key] = self._bytes.get(key, 0) + stored.size
         while len(responses) > self._max_count or self._bytes[key] > self._max_bytes:
             self._bytes[key] -= responses.popitem(last=False)[1].size
+
+    async def handle(self, http_request: Request, context: RequestContext) -> Response:
+        """Answer GET and DELETE of `/v1/responses/ID`. Raises Refusal."""
+        name = normalised_path(http_request.scope["path"]).removeprefix(RESPONSES)
+        if http_request.query_params.get("stream", "").lower() in ("1", "true"):
+            raise Refusal(400, "a stored response is returned as a whole: leave out `stream`", "stream")
+        if http_request.method == "DELETE":
+            return json_response(self.forget(context.key, name))
+        return Response(self.get(context.key, name), media_type="application/json")
 
     def get(self, key: str, name: str) -> bytes:
         """The response as the client received it. Raises Refusal."""

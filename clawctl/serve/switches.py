@@ -31,11 +31,7 @@ def switches(template: str | Mapping[str, str]) -> frozenset[str] | None:
     """
     if isinstance(template, Mapping):  # one template per use: "default", "tool_use"
         of_templates = [switches(text) for text in template.values()]
-        return (
-            frozenset().union(*(names for names in of_templates if names is not None))
-            if all(f is not None for f in of_templates)
-            else None
-        )
+        return None if None in of_templates else frozenset().union(*filter(None, of_templates))
     try:
         tree = ImmutableSandboxedEnvironment(extensions=["jinja2.ext.loopcontrols", _Generation]).parse(template)
     except jinja2.TemplateError:

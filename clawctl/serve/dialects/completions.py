@@ -214,3 +214,10 @@ def _usage(choices: list[Choice], n: int) -> Object:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+def scored_only(handle: str, scored: Sequence[Sequence[ShownToken]]) -> list[Choice]:
+    """The choices of a request that only scores its prompts."""
+    return [
+        Choice(i, handle, finish_reason="length", prompt_tokens=len(tokens), completion_ids=[]) for i, tokens in enumerate(scored)
+    ]

@@ -39,8 +39,6 @@ from clawctl.trainers import Snapshot
 
 log = logging.getLogger("clawctl.train")
 
-_FIX = "restore it from a copy, or start a new run with --run"
-
 
 def identity(recipe: Recipe) -> dict[str, Any]:
     """Return the properties that a checkpoint and the recipe must share for training to resume."""

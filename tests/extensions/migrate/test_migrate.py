@@ -12,8 +12,8 @@ from clawctl.config import Recipe, known_keys, load_recipe
 from clawctl.config.recipe import suggest
 from clawctl.errors import ClawError
 from clawctl.extensions.migrate.convert import NotConverted, convert
+from clawctl.extensions.migrate.explainer import OPTIONS
 from clawctl.extensions.migrate.keys import KEYS, SECTIONS
-from clawctl.extensions.migrate.options import OPTIONS
 from tests.test_elsewhere import clawctl
 
 DESCRIBED = """

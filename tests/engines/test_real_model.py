@@ -98,7 +98,7 @@ def test_logprobs_are_those_of_a_forward_pass(server: Server, base: Any) -> None
     assert difference(base, line) <= TOLERANCE
 
 
-@pytest.mark.parametrize("kind", ["embedded"], indirect=True, scope="module")  # test_vllm_swap has adapters in vLLM
+@pytest.mark.parametrize("kind", ["embedded"], indirect=True, scope="module")  # test_vllm has adapters in vLLM
 def test_an_adapter_goes_live_while_a_stream_runs(server: Server, base: Any) -> None:
     server.say(QUESTION, max_tokens=2)
     seen = len(server.captured())

@@ -104,6 +104,6 @@ def server(tmp_path_factory: pytest.TempPathFactory, model_path: Path) -> Iterat
     """One server that stays on version 0, shared by the tests that only talk to it."""
     from tests.serve.served import Server
 
-    with Server(tmp_path_factory.mktemp("shared") / "run", model_path, sampling=FORCED) as running:
+    with Server(tmp_path_factory.mktemp("shared") / "run", model_path, forks=False, sampling=FORCED) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()

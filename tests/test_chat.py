@@ -13,6 +13,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.shards import read_turns
 from scripts.real_clients import serving
 from scripts.terminal import Terminal, terminal
+from tests import forked
 
 _PATIENCE_S = 60.0
 
@@ -48,11 +49,8 @@ def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_p
         assert [len(exchange["messages"]) for exchange in asked] == [1, 3, 1]  # type: ignore[arg-type]
         (rating,) = [orjson.loads(line) for path in run.feedback.glob("*.jsonl") for line in path.read_bytes().splitlines()]
         assert (rating["rating"], rating["comment"]) == (-1, "Be formal.")
-        listed = subprocess.run(
-            [sys.executable, "-m", "clawctl", "notes", "list", "--run", run.root], capture_output=True, check=True
-        )
-        assert b"Answer in one sentence." in listed.stdout
-    subprocess.run([sys.executable, "-m", "clawctl", "collect", "--run", run.root, "--once", "--end-sessions"], check=True)
+        assert "Answer in one sentence." in forked.run("notes", "list", "--run", run.root).stdout
+    assert forked.run("collect", "--run", run.root, "--once", "--end-sessions").returncode == 0
     turns = [turn for path in run.trajectories.glob("*.parquet") for turn in read_turns(path)]
     first = next(turn for turn in turns if turn.feedback == -1)
     assert first.next_state == [{"role": "user", "content": "Be formal."}]

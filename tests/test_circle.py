@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions, live_version, read_policy
-from scripts.benchmarks.circle import CLAWCTL, WORLD, write_recipe
+from scripts.benchmarks.circle import WORLD, write_recipe
 from scripts.benchmarks.wishes_circle import MODEL
+from tests import forked
 from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
 
 STEPS = 2
@@ -27,8 +28,7 @@ def talk(run: RunDir, *options: str) -> dict[str, object]:
 
 
 def inspect(run: RunDir, what: str) -> object:
-    done = subprocess.run([*CLAWCTL, "inspect", what, "--run", str(run.root), "--json"], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
+    return json.loads(forked.run("inspect", what, "--run", run.root, "--json").stdout)
 
 
 @pytest.mark.timeout(180)

@@ -25,12 +25,13 @@ from clawctl.run.directory import open_run, sole_worker
 from clawctl.run.policies import ensure_base_policy
 from scripts.reference import _leaves
 from scripts.terminal import terminal
+from tests import forked
 
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 
 def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLAWCTL, *words], capture_output=True, text=True, check=False, timeout=120)
+    return forked.run(*words)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,8 @@ def test_no_summary_of_a_command_is_cut_on_eighty_columns() -> None:
 
 
 def test_the_version_is_printed() -> None:
-    assert clawctl("--version").stdout == f"clawctl {__version__}\n"
+    shown = subprocess.run([*CLAWCTL, "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"clawctl {__version__}\n"
 
 
 def test_an_error_about_a_wrong_option_names_the_command_line_and_not_the_recipe(tmp_path: Path) -> None:

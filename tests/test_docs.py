@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import yaml
 from clawctl.config import Recipe, known_keys, load_recipe
 from scripts.benchmarks import results
 from scripts.reference import PAGES
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^\s*(?:\S+/)?clawctl (.+?)(?:\s+#.*)?$", re.MULTILINE)
@@ -43,9 +42,7 @@ def test_every_command_in_the_documents_parses() -> None:
         path = [word for word in parts[:2] if re.fullmatch(r"[a-z-]+", word)]
         stage = " ".join(path if parts[0] in ("inspect", "policies", "keys", "notes") else path[:1])
         if stage not in options:
-            done = subprocess.run(
-                [sys.executable, "-m", "clawctl", *stage.split(), "--help"], capture_output=True, text=True, check=False
-            )
+            done = forked.run(*stage.split(), "--help")
             assert done.returncode == 0, f"{page}: clawctl {command}"
             options[stage] = done.stdout
         for word in parts:
@@ -92,8 +89,7 @@ def test_defaults_in_the_readme_and_the_help_equal_those_of_the_code() -> None:
 
 
 def clawctl_help(stage: str) -> str:
-    shown = subprocess.run([sys.executable, "-m", "clawctl", stage, "--help"], capture_output=True, text=True, check=True)
-    return shown.stdout
+    return forked.run(stage, "--help").stdout
 
 
 def test_the_two_commands_are_at_the_top_of_the_readme() -> None:

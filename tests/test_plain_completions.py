@@ -1,7 +1,5 @@
 """A client that renders its own prompts, through all stages: served, collected, judged, trained, shown, exported, forgotten."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.train.launch import train
+from tests import forked
 from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server
 
@@ -29,8 +28,7 @@ SECRET = "my password is hunter2-Xk9wQ7zL"
 
 
 def inspect(root: Path, *what: str) -> Any:
-    command = [sys.executable, "-m", "clawctl", "inspect", *what, "--run", str(root), "--json"]
-    return orjson.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return orjson.loads(forked.run("inspect", *what, "--run", root, "--json").stdout)
 
 
 def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:

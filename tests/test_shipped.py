@@ -1,6 +1,5 @@
 """Docs and recipes that come with clawctl, in a checkout and in an installation."""
 
-import subprocess
 import sys
 import sysconfig
 import tomllib
@@ -11,6 +10,7 @@ import pytest
 from clawctl import shipped as module
 from clawctl.errors import ClawError
 from clawctl.shipped import find_recipe, shipped, shipped_names
+from tests import forked
 
 ROOT = Path(__file__).parent.parent
 CLAWCTL = [sys.executable, "-m", "clawctl"]
@@ -19,9 +19,9 @@ CLAWCTL = [sys.executable, "-m", "clawctl"]
 def test_a_page_is_printed_by_its_name_or_by_the_path_that_messages_name() -> None:
     for topic, file in (("docs/gate.md", "gate.md"), ("gate", "gate.md"), ("recipes", "reference/recipes.md")):
         page = (ROOT / "docs" / file).read_text()
-        done = subprocess.run([*CLAWCTL, "docs", topic], capture_output=True, text=True, check=True)
+        done = forked.run("docs", topic)
         assert done.stdout.strip() == page.strip()
-    unknown = subprocess.run([*CLAWCTL, "docs", "nothing"], capture_output=True, text=True, check=False)
+    unknown = forked.run("docs", "nothing")
     assert (unknown.returncode, "there is no page nothing" in unknown.stderr) == (2, True)
 
 

@@ -1,7 +1,5 @@
 """A model that cannot judge, as the judge of its own run: served by the real engine, asked over HTTP, and shown everywhere."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import yaml
@@ -11,13 +9,13 @@ from clawctl.judge.worker import judge
 from clawctl.run.directory import published
 from clawctl.run.fitness import UNFIT, read_fitness
 from clawctl.run.shards import read_verdicts
+from tests import forked
 from tests.judge.made_turns import reply, shard
 from tests.serve.served import Server, recipe_data
 
 
 def doctor(server: Server, *options: str) -> str:
-    command = [sys.executable, "-m", "clawctl", "doctor", "--run", str(server.run.root), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    done = forked.run("doctor", "--run", server.run.root, *options, timeout_s=240)
     return next(line for line in done.stdout.splitlines() if line.startswith("judge:"))
 
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from clawctl.run.directory import open_run, sole_worker
+from tests import forked
 
 QUIET = "up: {stages: [collect, judge], backoff_s: 0.2}\n"  # two stages that wait for work without loading a model
 _PATIENCE_S = 90  # a busy machine is no failure
@@ -148,8 +149,10 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) ->
 
 
 def ended(folder: Path, recipe: str) -> tuple[int, str]:
-    with up(folder, recipe) as found:
-        return found.process.wait(_PATIENCE_S), found.log()
+    """What `up` ends with that starts nothing."""
+    (folder / "recipe.yaml").write_text(recipe)
+    done = forked.run("up", folder / "recipe.yaml", "--run", folder / "run", timeout_s=_PATIENCE_S)
+    return done.returncode, done.stdout + done.stderr
 
 
 def test_the_trainer_starts_when_serve_is_ready(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from dataclasses import asdict
 
 import orjson
@@ -19,6 +17,7 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.rows import Turn
+from tests import forked
 
 
 @pytest.fixture
@@ -251,15 +250,13 @@ def test_a_line_of_many_megabytes_is_a_line(tmp_path) -> None:
 
 def test_on_the_command_line_a_second_import_changes_nothing_and_an_export_makes_no_run(tmp_path) -> None:
     file, run = tmp_path / "in.jsonl", ["--run", str(tmp_path / "run")]
-    command = [sys.executable, "-m", "clawctl"]
     file.write_bytes(b"\n".join(LINES))
-    nowhere = subprocess.run([*command, "export", str(tmp_path / "out.jsonl"), *run], capture_output=True, text=True)
+    nowhere = forked.run("export", tmp_path / "out.jsonl", *run)
     assert (nowhere.returncode, (tmp_path / "run").exists()) == (2, False)
-    took = [*command, "import", str(file), *run]
-    looked = subprocess.run([*took, "--dry-run", "--json"], capture_output=True, text=True, check=True)
+    took = ["import", str(file), *run]
+    looked = forked.run(*took, "--dry-run", "--json")
     assert (json.loads(looked.stdout)["turns"], (tmp_path / "run").exists()) == (9, False)
-    once = subprocess.run(took, capture_output=True, text=True, check=True)
-    twice = subprocess.run(took, capture_output=True, text=True, check=True)
+    once, twice = forked.run(*took), forked.run(*took)
     assert once.stdout == f"9 turns imported from {file}: 9 no next state\n"
     assert twice.stdout == f"9 turns of {file} were already imported, nothing was changed: 9 no next state\n"
     assert len(rows_of(open_run(tmp_path / "run"))) == 9
@@ -319,34 +316,22 @@ def test_a_dry_run_shows_what_would_be_trained_and_writes_nothing(run, tmp_path)
         file.write(b"nonsense\n")
     all_trained = tmp_path / "recipe.yaml"
     all_trained.write_text("eval: {holdout: 0}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "clawctl",
-        "collect",
-        "--run",
-        str(run.root),
-        "--dry-run",
-        "--json",
-        "--recipe",
-        str(all_trained),
-    ]
+    command = ["collect", "--run", str(run.root), "--dry-run", "--json", "--recipe", str(all_trained)]
     before = sorted(path for path in run.root.rglob("*"))
-    told = json.loads(subprocess.run([*command, "--num-samples", "2"], capture_output=True, text=True, check=True).stdout)
+    told = json.loads(forked.run(*command, "--num-samples", "2").stdout)
     assert told["fates"] == {
         "trained, if the verdict has a reward or a hint": 2,
         "side turn": 1,
         "open: waits for its next state": 1,
     }
     assert (told["turns"], told["unreadable_lines"], len(told["samples"])) == (4, 1, 2)
-    shown = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["samples"]
+    shown = json.loads(forked.run(*command).stdout)["samples"]
     first = next(sample for sample in shown if sample["turn_id"] == exchanges[0].exchange_id)
     assert (first["asked"], first["answered"], first["came_back"], first["tokens"]) == ("tea 0", "yes 0", ["tea 1"], 5)
     assert sorted(path for path in run.root.rglob("*")) == before
     file = tmp_path / "in.jsonl"
     file.write_bytes(orjson.dumps(MANUAL) + b"\n")
-    command = [sys.executable, "-m", "clawctl", "import", str(file), "--run", str(run.root), "--dry-run"]
-    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = forked.run("import", file, "--run", run.root, "--dry-run").stdout
     assert "marked untrainable" in table
     assert "scored and trained" in table
     assert published(run.trajectories, ".parquet") == []

@@ -1,7 +1,6 @@
 """An engine from a file: that of examples/."""
 
 import math
-import subprocess
 from pathlib import Path
 
 from tests.serve.served import PATIENCE_S, Server
@@ -21,7 +20,7 @@ def test_the_engine_of_the_examples_answers_and_its_turns_have_what_training_nee
 
 
 def test_an_unknown_engine_is_refused_before_anything_is_created(tmp_path: Path, model_path: Path) -> None:
-    process: subprocess.Popen[bytes] = Server.starting(tmp_path / "run", model_path, engine="vlmm")
+    process = Server.starting(tmp_path / "run", model_path, engine="vlmm")
     assert process.wait(PATIENCE_S) == 2
     said = (tmp_path / "run.log").read_text()
     assert "serve.engine: there is no engine 'vlmm'" in said

@@ -1,7 +1,5 @@
 """Rewards of single turns, from an environment to a gradient: played, captured, published, trained, explained."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from clawctl.run.handles import turn_of
 from clawctl.run.outcomes import read_outcome
 from clawctl.run.shards import read_turns
 from clawctl.train.launch import train
+from tests import forked
 from tests.serve.served import Server, build_model
 
 # The first attempt is worth 1 and the second 0. The second names its turn by the id that any client of the API sees.
@@ -46,8 +45,7 @@ class Stepped:
 
 
 def why(root: Path, turn_id: str) -> Any:
-    command = [sys.executable, "-m", "clawctl", "inspect", "why", turn_id, "--run", str(root), "--json"]
-    return orjson.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    return orjson.loads(forked.run("inspect", "why", turn_id, "--run", root, "--json").stdout)
 
 
 def test_the_step_rewards_of_an_environment_are_in_the_advantages_of_its_turns(tmp_path: Path) -> None:

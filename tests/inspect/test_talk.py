@@ -1,8 +1,6 @@
 """The page Talk, in front of a real server: what is said there counts as over the API."""
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.notes import change_note, read_notes
 from clawctl.run.shards import read_turns
 from scripts.real_clients import serving
+from tests import forked
 from tests.inspect.test_web import Site
 
 
@@ -56,8 +55,7 @@ def test_a_talk_without_scripts_is_captured_rated_and_remembered(site: Site) -> 
     assert [len(exchange["messages"]) for exchange in exchanges] == [1, 3]  # type: ignore[arg-type]
     ratings = [orjson.loads(line) for path in site.run.feedback.glob("*.jsonl") for line in path.read_bytes().splitlines()]
     assert [(rating["rating"], rating["comment"], rating["key"]) for rating in ratings] == [(-1, "Be formal.", "default")]
-    command = [sys.executable, "-m", "clawctl", "collect", "--run", str(site.run.root), "--once", "--end-sessions"]
-    subprocess.run(command, check=True)
+    assert forked.run("collect", "--run", site.run.root, "--once", "--end-sessions").returncode == 0
     turns = [turn for path in site.run.trajectories.glob("*.parquet") for turn in read_turns(path)]
     first = next(turn for turn in turns if turn.feedback == -1)
     assert [turn.session_id for turn in turns if turn.parent_turn_id == first.turn_id] == [first.session_id]

@@ -1,7 +1,6 @@
 """The recipe of `clawctl start`, and what `clawctl doctor` says about a box."""
 
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from clawctl.launch.beginning import fitting_models, recipe_for, write_recipe
 from clawctl.launch.box_checks import check_box
 from clawctl.launch.plan import plan_memory
 from clawctl.memory import Box, box_of
+from tests import forked
 
 MODEL = "Qwen/Qwen3-4B"
 
@@ -53,8 +53,7 @@ def test_the_models_that_are_offered_fit_and_name_their_size() -> None:
 
 
 def test_a_model_that_fits_no_card_leaves_no_recipe(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl", "start", "--model", "Qwen/Qwen3-8B", "--write", "mine.yaml", "--card", "8gb"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = forked.run("start", "--model", "Qwen/Qwen3-8B", "--write", tmp_path / "mine.yaml", "--card", "8gb")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no settings are known" in done.stderr
     assert not (tmp_path / "mine.yaml").exists()
@@ -89,7 +88,6 @@ def test_a_model_that_is_not_there_and_an_engine_that_is_not_installed_are_named
 
 def test_the_command_exits_with_1_if_the_recipe_cannot_run(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("{model: {path: /nowhere}, serve: {port: 0}}")
-    command = [sys.executable, "-m", "clawctl", "doctor", "--run", str(tmp_path / "run"), "--recipe", str(tmp_path / "mine.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked.run("doctor", "--run", tmp_path / "run", "--recipe", tmp_path / "mine.yaml")
     assert done.returncode == 1, done.stderr
     assert "NOT ok  model: /nowhere cannot be read" in done.stdout

@@ -1,7 +1,5 @@
 """One plan of memory for a box, and settings that fit it."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from clawctl.errors import ClawError
 from clawctl.launch.fitting import fit, fitted
 from clawctl.launch.plan import gpus_of, plan_memory
 from clawctl.memory import GIB, Box, box_of
+from tests import forked
 from tests.named_models import TEXT_MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -143,8 +142,7 @@ def test_a_changed_recipe_has_the_value_the_comment_and_all_else(key: str, value
 def test_the_command_prints_the_plan_and_refuses_with_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump({"model": {"path": str(TEXT_MODEL)}, "up": {"stages": ["serve", "train"]}}))
-    command = [sys.executable, "-m", "clawctl", "up", str(path), "--estimate", "--card"]
-    enough, little = (subprocess.run([*command, card], capture_output=True, text=True, check=False) for card in ("24gb", "1gb"))
+    enough, little = (forked.run("up", path, "--estimate", "--card", card) for card in ("24gb", "1gb"))
     assert (enough.returncode, little.returncode) == (0, 2)
     assert "GPU 0" in enough.stdout
     assert "does NOT fit" in little.stdout

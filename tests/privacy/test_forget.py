@@ -24,6 +24,7 @@ from clawctl.run.notes import add_note, keys_with_notes, read_notes
 from clawctl.run.policies import live_version, publish_policy
 from clawctl.run.rows import Policy, Verdict
 from clawctl.run.shards import read_turns, read_verdicts, write_turns, write_verdicts
+from tests import forked
 from tests.inspect.example_run import run as example
 from tests.inspect.example_run import turn
 from tests.serve.served import Server, build_model
@@ -52,7 +53,7 @@ def chat(server: Server, session: str | None, text: str, turns: int = 2, done: b
 
 
 def collect(run: RunDir) -> None:
-    subprocess.run([sys.executable, "-m", "clawctl", "collect", "--once", "--run", str(run.root)], check=True, capture_output=True)
+    assert forked.run("collect", "--once", "--run", run.root).returncode == 0
 
 
 def every_text(run: RunDir, model_path: Path) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,5 @@
 """A version's weights, written for other programs."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.exported_weights import export_weights
 from clawctl.run.policies import ensure_base_policy, move_live, publish_policy
 from clawctl.run.rows import Policy
+from tests import forked
 from tests.run.tiny_gguf import write_gguf
 from tests.train.tiny import make_model
 
@@ -149,10 +148,10 @@ def test_what_cannot_be_exported_is_refused_before_anything_is_written(tmp_path:
 def test_the_live_version_is_exported_from_the_command_line(tmp_path: Path) -> None:
     run, _ = make_run(tmp_path, folder_model(tmp_path))
     move_live(run, 1)
-    command = [sys.executable, "-m", "clawctl", "export", str(tmp_path / "exported"), "--run", str(run.root)]
-    done = subprocess.run([*command, "--adapter", "peft"], capture_output=True, text=True, check=False)
+    command = ["export", tmp_path / "exported", "--run", run.root]
+    done = forked.run(*command, "--adapter", "peft")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("version 1 is in")
-    refused = subprocess.run([*command, "--ollama"], capture_output=True, text=True, check=False)
+    refused = forked.run(*command, "--ollama")
     assert refused.returncode == 2
     assert "name a form with --adapter" in refused.stderr

@@ -1,6 +1,5 @@
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import own_api_key, server_api_key, where_the_key_is
 from clawctl.run.keys import KeyRing, add_key, list_keys, remove_key, rotate_key
+from tests import forked
 from tests.waiting import until
 
 
@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "clawctl", *words], capture_output=True, text=True, timeout=60)
+    return forked.run(*words)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", "ä", "-x", "x" * 65, "a\n", "default", "import", "custom", "Import"])

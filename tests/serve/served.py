@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen3Con
 
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
+from tests import forked
 from tests.waiting import until
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -84,11 +85,13 @@ class Server:
         intercept: bool = True,
         arguments: Sequence[str] = (),
         patience_s: float = PATIENCE_S,
+        forks: bool = True,
         **serve: Any,
     ) -> None:
+        """`forks`: from a process that has imported its modules, and PyTorch as well."""
         self.run: RunDir = open_run(run)
         self.log = run.parent / f"{run.name}.log"
-        self.process = self.starting(run, model_path, intercept, arguments, **serve)
+        self.process = self.starting(run, model_path, intercept, arguments, forks, **serve)
         announced = run / "serve.json"
         try:
             until(lambda: self._has_announced() or self.process.poll() is not None, patience_s)
@@ -106,15 +109,19 @@ class Server:
 
     @staticmethod
     def starting(
-        run: Path, model_path: Path, intercept: bool = True, arguments: Sequence[str] = (), **serve: Any
-    ) -> "subprocess.Popen[bytes]":
+        run: Path, model_path: Path, intercept: bool = True, arguments: Sequence[str] = (), forks: bool = True, **serve: Any
+    ) -> "forked.Command | subprocess.Popen[bytes]":
         """The process, with its output in RUN.log next to the run."""
-        recipe = run.parent / f"{run.name}.yaml"
+        recipe, log = (run.parent / f"{run.name}.{ending}" for ending in ("yaml", "log"))
         recipe.write_text(yaml.safe_dump(recipe_data(model_path, **serve)))
-        command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(recipe), *arguments]
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
-        with (run.parent / f"{run.name}.log").open("wb") as log:
-            return subprocess.Popen(command + ["--intercept"] * intercept, stderr=log, stdout=log, env=environment)
+        command = ["serve", "--run", str(run), "--recipe", str(recipe), *arguments, *["--intercept"] * intercept]
+        log.write_bytes(b"")
+        if forks:
+            return forked.Command(command, log, HF_HUB_OFFLINE="1")
+        with log.open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "clawctl", *command], stderr=output, stdout=output, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+            )
 
     def health(self) -> dict[str, Any]:
         answer: dict[str, Any] = httpx.get(self.url.removesuffix("/v1") + "/health", timeout=60.0).json()

@@ -4,7 +4,6 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,14 @@ from typing import Any
 import yaml
 from served import PATIENCE_S, Server, recipe_data
 
+from tests import forked
 from tests.waiting import until
 
 
 def refused(run: Path, recipe: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     path = run.parent / "recipe.yaml"
     path.write_text(yaml.safe_dump(recipe))
-    command = [sys.executable, "-m", "clawctl", "serve", "--run", str(run), "--recipe", str(path), "--intercept"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    return forked.run("serve", "--run", run, "--recipe", path, "--intercept", timeout_s=PATIENCE_S)
 
 
 def test_a_port_in_use_is_reported_before_anything_is_loaded(tmp_path: Path, model_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import resource
 import socket
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -215,7 +214,7 @@ class NarrowServer(Server):
     """A server that may open 200 files."""
 
     @staticmethod
-    def starting(*arguments: Any, **settings: Any) -> "subprocess.Popen[bytes]":
+    def starting(*arguments: Any, **settings: Any) -> Any:
         process = Server.starting(*arguments, **settings)
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (200, 200))
         return process

@@ -17,6 +17,7 @@ from clawctl.run.directory import RunDir, open_run, sole_worker
 from clawctl.run.policies import ensure_base_policy, list_versions, live_version
 from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks
+from tests import forked
 from tests.train.tiny import Sampler, make_recipe, publish_turns, resume, run_training
 from tests.waiting import until
 
@@ -70,7 +71,7 @@ def test_no_thread_of_gloo_outlives_the_training() -> None:
 
 def test_a_second_trainer_is_refused_at_once_with_a_cure(run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path) -> None:
     with sole_worker(run, "train"):
-        done = subprocess.run(command(run, tmp_path, model_path), capture_output=True, text=True)
+        done = forked.run(*command(run, tmp_path, model_path)[3:])
     assert done.returncode == 1
     assert "is already the train worker" in done.stderr
     assert "stop that process first" in done.stderr

@@ -1,8 +1,6 @@
 """The accuracy of the judge, counted by hand on a scripted judge."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from clawctl.errors import ClawError
 from clawctl.extensions.judge_lab.calibrate import calibrate, calls_for
 from clawctl.extensions.judge_lab.cases import read_cases
 from clawctl.judge.view import view_turn
+from tests import forked
 from tests.judge.made_turns import reply, shard
 
 
@@ -76,22 +75,11 @@ def test_the_command_prints_one_json_document(run, serving, tmp_path) -> None:
     server = serving(by_words)
     settings = tmp_path / "recipe.yaml"
     settings.write_text("judge: {model: scripted, api_key: k}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "clawctl",
-        "calibrate",
-        "--run",
-        str(run.root),
-        "--recipe",
-        str(settings),
-        "--endpoint",
-        server.url,
-    ]
+    command = ["calibrate", "--run", run.root, "--recipe", settings, "--endpoint", server.url]
     file = write(tmp_path, line("thanks", 1))
-    done = subprocess.run([*command, str(file), "--json"], capture_output=True, text=True, check=True)
+    done = forked.run(*command, file, "--json")
     assert json.loads(done.stdout)["by_votes"][0]["accuracy"] == 1.0
-    refused = subprocess.run([*command, str(tmp_path / "none")], capture_output=True, text=True, check=False)
+    refused = forked.run(*command, tmp_path / "none")
     assert refused.returncode == 2
     assert "cannot be read" in refused.stderr
 

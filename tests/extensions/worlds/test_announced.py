@@ -3,8 +3,6 @@
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from clawctl.environments import ENVIRONMENTS
 from clawctl.eval.measuring import measure
 from clawctl.eval.suites.loading import load_suites
 from clawctl.run.endpoint import Endpoint
+from tests import forked
 from tests.eval.test_suites import Full
 from tests.serve.served import Server, build_model
 from tests.stub_http import StubServer, running
@@ -45,8 +44,7 @@ def test_each_environment_declares_its_version() -> None:
 
 @needs_sandbox
 def test_doctor_reports_the_sandbox_and_the_browser_after_the_judge(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl", "doctor", "--run", str(tmp_path / "none")]
-    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    lines = forked.run("doctor", "--run", tmp_path / "none").stdout.splitlines()
     sandbox = next(line for line in lines if line.startswith("sandbox "))
     assert sandbox.startswith("sandbox bubblewrap: holds against files, ")
     assert lines[-1].startswith("browser: ")

@@ -1,8 +1,6 @@
 """`clawctl play --check` says of each task whether it can be played here, and whether its verdict holds."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.verifiers import _cannot_load
 from clawctl.extensions.worlds.terminal.environment import Terminal
+from tests import forked
 from tests.extensions.worlds.test_terminal import harbor_folder, needs_sandbox
 
 REWARD = "echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
@@ -34,8 +33,7 @@ def make_tasks(folder: Path) -> Path:
 
 @needs_sandbox
 def test_each_task_is_set_up_solved_and_left_alone_and_its_finding_has_a_reason(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "clawctl", "play", "--check", str(make_tasks(tmp_path)), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = forked.run("play", "--check", make_tasks(tmp_path), "--json", timeout_s=300)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     assert {each["task"]: each["found"] for each in answer["tasks"]} == {

@@ -16,6 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.trainers.local.costs import Cost, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.estimate import check_memory, forecast
 from clawctl.trainers.local.ranks import Ranks
+from tests import forked
 from tests.named_models import TEXT_MODEL
 
 # 1000 weights, 400 in each of 2 blocks; 10 trained by an adapter; 8 hidden, 25 tokens; widths 60 and 40
@@ -180,8 +181,7 @@ def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Pa
 def test_the_command_shows_the_estimate_without_a_run_or_weights(tmp_path: Path) -> None:
     recipe = tmp_path / "card.yaml"
     recipe.write_text("{model: {path: Qwen/Qwen3-8B}, train: {device_memory_gb: 24, dtype: bfloat16, lora: {rank: 16}}}")
-    command = [sys.executable, "-m", "clawctl", "train", "--estimate", "--run", str(tmp_path / "none"), "--recipe", str(recipe)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run("train", "--estimate", "--run", tmp_path / "none", "--recipe", recipe)
     assert done.returncode == 0, done.stderr
     assert "8.19 billion weights, 43.6 million of them trained; 1 device" in done.stdout
     assert "of 23.00: does NOT fit" in done.stdout

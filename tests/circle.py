@@ -12,10 +12,13 @@ from typing import Any
 import orjson
 import psutil
 
+from clawctl.config import load_recipe
+from clawctl.launch.up import command
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_turns, read_verdicts
 from scripts.benchmarks.circle import CLAWCTL, ENVIRONMENT
+from tests import forked
 
 
 @contextmanager
@@ -28,7 +31,7 @@ def circle(folder: Path, recipe: Path) -> Iterator[tuple[RunDir, psutil.Process]
         )
         family = psutil.Process(up.pid)
         try:
-            wait_for(lambda: (run.root / "serve.json").exists(), 90, "the server announces itself", folder)
+            wait_until_served(run, up, folder)
             yield run, family
             children = family.children(recursive=True)
             os.kill(up.pid, signal.SIGINT)
@@ -38,6 +41,35 @@ def circle(folder: Path, recipe: Path) -> Iterator[tuple[RunDir, psutil.Process]
             if up.poll() is None:
                 for process in [*family.children(recursive=True), family]:
                     process.kill()
+
+
+@contextmanager
+def stages(folder: Path, recipe: Path) -> Iterator[RunDir]:
+    """The stages of a recipe on a new run without `clawctl up`, forked from a process that has imported PyTorch. At the end, each
+    stops cleanly when it is asked to."""
+    run, log = open_run(folder / "run"), folder / "up.log"
+
+    def begin(stage: str) -> forked.Command:
+        return forked.Command(command(stage, run, recipe, "info")[4:], log, CLAWCTL_UP="1")
+
+    names = load_recipe(recipe).up.stages
+    begun = [begin("serve")]
+    try:
+        wait_until_served(run, begun[0], folder)
+        begun += [begin(stage) for stage in names if stage != "serve"]
+        yield run
+        for process in begun:
+            process.send_signal(signal.SIGTERM)
+        assert [process.wait(60) for process in begun] == [0] * len(names), log.read_text()
+    finally:
+        for process in begun:
+            process.kill()
+
+
+def wait_until_served(run: RunDir, process: "subprocess.Popen[bytes] | forked.Command", folder: Path) -> None:
+    announced = run.root / "serve.json"
+    wait_for(lambda: announced.exists() or process.poll() is not None, 300, "the server announces itself", folder)
+    assert process.poll() is None, (folder / "up.log").read_text()
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str, folder: Path) -> Any:

@@ -24,6 +24,7 @@ _CONTEXT.set_forkserver_preload(
 
 
 def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outputs: tuple[Path, Path]) -> None:
+    os.setsid()
     gc.freeze()  # or the first full garbage collection copies all that is shared with the other processes
     os.environ.clear()
     os.environ.update(environment)
@@ -60,10 +61,10 @@ class Command:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        self._process.join(timeout_s)
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
         if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired(self._arguments, timeout_s or 0)
+            raise subprocess.TimeoutExpired(self._arguments, timeout or 0)
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:

@@ -22,7 +22,8 @@ from clawctl.run.rows import Turn
 from clawctl.serve.canary import EXACT
 from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.circle import CLAWCTL, ROOT
-from tests.circle import captured, circle, ledger_of, turns_of, verdicts_of, wait_for
+from tests import forked
+from tests.circle import captured, ledger_of, stages, turns_of, verdicts_of, wait_for
 
 NOTE = "Answer in one short sentence."
 REQUESTS = ("Why is the sky blue?", "How do I boil an egg?", "What is a glacier?", "How can I sleep better?")
@@ -35,7 +36,7 @@ needs_smollm2 = pytest.mark.skipif(
 
 def write_recipe(folder: Path) -> Path:
     recipe = yaml.safe_load((ROOT / "recipes" / "smollm2.yaml").read_text())
-    recipe["serve"] |= {"port": 0, "kv_cache_tokens": 4096}
+    recipe["serve"] |= {"port": 0, "kv_cache_tokens": 4096, "threads": 1}
     recipe["train"] |= {
         "batch_turns": TURNS, "batch_wait_s": 600, "max_steps": STEPS, "hint_place": "line", "warmup_steps": 0, "threads": 1,
     }  # fmt: skip
@@ -58,19 +59,19 @@ def ask(run: RunDir, text: str) -> str:
 
 
 def inspect(run: RunDir, *what: str) -> Any:
-    done = subprocess.run([*CLAWCTL, "inspect", *what, "--run", str(run.root), "--json"], capture_output=True, check=True)
-    return json.loads(done.stdout)
+    return json.loads(forked.run("inspect", *what, "--run", run.root, "--json").stdout)
 
 
 @needs_smollm2
 @pytest.mark.timeout(600)  # about a minute and a half beside the other tests
 def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
-    with circle(tmp_path, write_recipe(tmp_path)) as (run, _):
+    with stages(tmp_path, write_recipe(tmp_path)) as run:
         answers = [ask(run, text) for text in REQUESTS]
         post(run, "feedback", {"completion_id": answers[0], "rating": -1, "comment": NOTE})
         wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
         practice = [*CLAWCTL, "play", "practice", "--run", str(run.root), "--tasks", str(STEPS * TURNS), "--option", f"note={NOTE}"]
-        subprocess.run([*practice, "--option", "max_tokens=24"], check=True, capture_output=True, timeout=300)
+        options = ["--option", "max_tokens=24", "--option", "anyway=true"]  # 48 answers would show what the note costs
+        subprocess.run([*practice, *options], check=True, capture_output=True, timeout=300)
         wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
         answered: dict[str, Any] = {}
         # The newest version may still be loading, and an answer that runs meanwhile has tokens of both versions.

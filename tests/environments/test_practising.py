@@ -30,7 +30,7 @@ from clawctl.run.keys import add_key, begin_policies
 from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.shards import write_turns
-from tests.circle import circle, turns_of, verdicts_of, wait_for
+from tests.circle import stages, turns_of, verdicts_of, wait_for
 from tests.environments.test_practice_environment import recipe
 from tests.eval.answering_server import announce, answering
 from tests.inspect.example_run import turn
@@ -278,7 +278,7 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
     data = practising(model_path)
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(data))
-    with circle(tmp_path, path) as (run, _):
+    with stages(tmp_path, path) as run:
         server = Endpoint(f"{yaml.safe_load((run.root / 'serve.json').read_text())['url']}", "key", "tiny")
         for request in REQUESTS:
             body = {"model": "tiny", "messages": request, "max_tokens": 4, "session_done": True}
@@ -314,7 +314,7 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
 def test_a_note_of_a_key_with_its_own_policy_is_practised_in_that_policy_alone(tmp_path: Path, model_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(practising(model_path, policies={"per": "key"})))
-    with circle(tmp_path, path) as (run, _):
+    with stages(tmp_path, path) as run:
         url, key = yaml.safe_load((run.root / "serve.json").read_text())["url"], add_key(run, "anna", "anna")
         begin_policies(run)
         headers, answered = {"authorization": f"Bearer {key}"}, list[int]()

@@ -14,13 +14,15 @@ from scripts.benchmarks.chaos_audit import Found, Watcher, audit
 from scripts.benchmarks.chaos_clients import Rated
 from scripts.benchmarks.chaos_kill import Outcome, kill, numbers, problems_of
 from scripts.benchmarks.table import Row
+from tests import forked
 
 VICTIMS = ("serve", "collect", "judge", "train", "all")
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return kill(tmp_path_factory.mktemp("chaos"), rounds=len(VICTIMS), seed=0, clients=6, victims=VICTIMS)
+    folder = tmp_path_factory.mktemp("chaos")
+    return kill(folder, len(VICTIMS), seed=0, clients=6, victims=VICTIMS, begin=lambda words, log: forked.Command(words[4:], log))
 
 
 @pytest.mark.timeout(300)

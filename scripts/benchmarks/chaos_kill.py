@@ -16,7 +16,7 @@ from clawctl.run.policies import list_versions
 from clawctl.run.shards import UnreadableShard
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_clients import Answered, Client, Rated
-from scripts.benchmarks.chaos_stages import VICTIMS, Killer, Stage, wait_until
+from scripts.benchmarks.chaos_stages import VICTIMS, Begin, Killer, Stage, begin_process, wait_until
 from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.table import Row
 
@@ -104,10 +104,12 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
     ]
 
 
-def kill(folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS) -> Outcome:
+def kill(
+    folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS, begin: Begin = begin_process
+) -> Outcome:
     """Do `rounds` kills under load in a new run below `folder`. Then end the load, let the stages finish and audit the run."""
     recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
-    stages = {name: Stage(name, run, recipe, port) for name in _STAGES}
+    stages = {name: Stage(name, run, recipe, port, begin=begin) for name in _STAGES}
     watcher = Watcher(run)
     try:
         for stage in stages.values():

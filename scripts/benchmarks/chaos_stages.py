@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 from clawctl.launch.up import command
 from clawctl.run.directory import RunDir
@@ -22,22 +23,44 @@ _JUDGE_STARTS_S = 2.0
 _LONGEST_START_S = 120.0
 
 
+class Process(Protocol):
+    """What a stage runs in, such as a `subprocess.Popen`."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+Begin = Callable[[list[str], Path], Process]  # a command line, and the file that its output is appended to
+
+
+def begin_process(command: list[str], log: Path) -> Process:
+    """Start a command in a session of its own."""
+    with log.open("ab") as output:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=env)
+
+
 class Stage:
     """One `clawctl STAGE` in its own process group. `log` contains the stderr of all its starts."""
 
-    def __init__(self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None) -> None:
-        """`port` is the port of `serve`. `own` is the command line of a process that is not a clawctl stage."""
+    def __init__(
+        self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None, begin: Begin = begin_process
+    ) -> None:
+        """`port` is the port of `serve`. `own` is the command line of a process that is not a clawctl stage. `begin` starts it."""
         self.name, self.log = name, run.root.parent / f"{name}.log"
         self.starts, self.ended_alone = 0, 0
         self._command = own or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
-        self._process: subprocess.Popen[bytes] | None = None
+        self._begin = begin
+        self._process: Process | None = None
         self._began, self._log_before = 0.0, 0
 
     def start(self) -> None:
-        with self.log.open("ab") as log:
-            self._log_before = log.tell()
-            env = {**os.environ, "OMP_NUM_THREADS": "1"}
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True, env=env)
+        self.log.touch()
+        self._log_before = self.log.stat().st_size
+        self._process = self._begin(self._command, self.log)
         self.starts += 1
         self._began = time.monotonic()
 
@@ -66,8 +89,8 @@ class Stage:
         if self._process is None or self._process.poll() is None:
             return
         self.ended_alone += 1
-        print(f"{self.name} ended by itself with code {self._process.returncode}: {self.tail()}", flush=True)
-        if self._process.returncode == 2:
+        print(f"{self.name} ended by itself with code {self._process.poll()}: {self.tail()}", flush=True)
+        if self._process.poll() == 2:
             raise SystemExit(f"{self.name} refuses to start")
         self.start()
 

@@ -182,7 +182,8 @@ class TextSearch:
     def _spans_in_views(self, text: str, depth: int) -> Iterator[Secret]:
         for part in (part for finder in self._finders for part in finder.find(text, self._kinds)):
             # A span that reaches beyond the text would misplace those of other finders.
-            part = replace(part, start=max(0, part.start), end=min(len(text), part.end))
+            if part.start < 0 or part.end > len(text):
+                part = replace(part, start=max(0, part.start), end=min(len(text), part.end))
             if part.start >= part.end:
                 continue
             if isinstance(part, Secret):

@@ -102,8 +102,9 @@ _FLAGGED = tuple(
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
     )
 )
+_LONG_OPTIONS = [f"--{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]  # not the rule of a table
 _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
-    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), regex(pattern))
+    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*(_LONG_OPTIONS if words == "--" else words.split(","))), regex(pattern))
     for words, pattern in (
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),

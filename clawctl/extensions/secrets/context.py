@@ -57,6 +57,8 @@ def near_names(piece: Text) -> Iterator[Span]:
     names = _Names(piece)
     reached = 0
     for first, last in _windows(words, len(text)):
+        if not _ODD.search(text, first, last) and text.count("-", first, last) < 3:
+            continue
         for token in _TOKEN.findall(text, max(first, reached), last):
             if not (known := _graded(token)):
                 continue

@@ -25,9 +25,7 @@ class RuleFinder(Finder):
 
     def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret | Encoded]:
         piece = make_text(text)
-        for rule in _rules_of(kinds):
-            if not piece.present & rule.search.needs:
-                continue
+        for rule in _rules_of(kinds, piece.present):
             for span in spans_of(rule.search, piece):
                 by = rule.by if rule.by == "form" or not is_letters_drawn(text[span.start : span.end]) else "form"
                 yield Secret(span.start, span.end, span.kind, rule.name, by)
@@ -47,9 +45,9 @@ class RuleFinder(Finder):
             yield Secret(span.start, span.end, span.kind, "an answer to a question for a secret", "words")
 
 
-@lru_cache
-def _rules_of(kinds: frozenset[Kind]) -> list[Rule]:
-    return [rule for rule in RULES if rule.kind in kinds]
+@lru_cache(maxsize=1 << 12)
+def _rules_of(kinds: frozenset[Kind], present: int) -> list[Rule]:
+    return [rule for rule in RULES if rule.kind in kinds and present & rule.search.needs]
 
 
 RULE_FINDER = RuleFinder()

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, AnyStr, ClassVar, Literal, cast, get_args
 
-import ahocorasick
+from ahocorasick_rs import AhoCorasick, Implementation
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, three hyphens, and four
-# digits in a row or letters beyond ASCII, which include other digits.
-BLOBS, DIGITS, BEYOND, HYPHENS, FOUR_DIGITS = 1, 2, 4, 8, 16
-_FIRST_BIT = 5
+# digits in a row or letters beyond ASCII, which include other digits, and four quotes.
+BLOBS, DIGITS, BEYOND, HYPHENS, FOUR_DIGITS, QUOTES = 1, 2, 4, 8, 16, 32
+_FIRST_BIT = 6
 # All of `\s` in a set of letters that is searched often: a set without categories is a bitmap.
 SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -68,16 +68,19 @@ def make_text(text: str) -> Text:
         code_points = lower.encode("ascii", "replace")
         plain = code_points.decode()
     places: dict[str, list[int]] = {}
-    for end, (anchor, before_end) in _automaton(len(Anchors.bits)).iter(plain):
+    anchors, automaton = _automaton(len(Anchors.bits))
+    for number, start, _ in automaton.find_matches_as_indexes(plain, overlapping=True):
+        anchor = anchors[number]
         if anchor in places:
-            places[anchor].append(end - before_end)
+            places[anchor].append(start)
         else:
-            places[anchor] = [end - before_end]
+            places[anchor] = [start]
     blobs = _blobs(text, code_points)
     beyond = not is_ascii and _BEYOND.search(beyond_ascii(text)) is not None
     digits = b" " + code_points.translate(_OF_DIGITS)
     present = BLOBS * bool(blobs) | DIGITS * (_DIGIT.search(text) is not None) | BEYOND * beyond
     present |= FOUR_DIGITS * (beyond or b"0000" in digits) | HYPHENS * (code_points.count(b"-") >= 3)
+    present |= QUOTES * (code_points.count(b'"') + code_points.count(b"'") >= 4)
     for anchor in places:
         present |= Anchors.bits[anchor]
     return Text(text, lower, plain, digits, blobs, places, present, beyond)
@@ -129,12 +132,9 @@ class Anchors:
 
 
 @lru_cache(maxsize=1)
-def _automaton(_: int) -> ahocorasick.Automaton:
-    automaton = ahocorasick.Automaton()
-    for anchor in Anchors.bits:
-        automaton.add_word(anchor, (anchor, len(anchor) - 1))
-    automaton.make_automaton()
-    return automaton
+def _automaton(_: int) -> tuple[list[str], AhoCorasick]:
+    anchors = list(Anchors.bits)
+    return anchors, AhoCorasick(anchors, implementation=Implementation.DFA, store_patterns=False)
 
 
 class AnchorGroups:

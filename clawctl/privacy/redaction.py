@@ -223,8 +223,8 @@ class Redactor(TextSearch):
         if before or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
             clean = self._answered(clean, self._question(before))
         rules, self._thread.rules = self._thread.rules, outer
-        if clean == value:
-            clean = value
+        if clean == value:  # what was found may stand in the question alone
+            clean, rules = value, Counter()
         size = 0 if clean is value else len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS))
         memory.add(digest, (None if clean is value else clean, rules, size))
         return clean, rules

@@ -1,14 +1,21 @@
-"""Conversations in which secrets are asked for and told, and whether their words and ids hide the same (`conversations.txt`)."""
+"""Conversations in which secrets are asked for and told, and whether their words and ids hide the same.
+
+The questions and answers are in `conversations.txt`, beside which the rules were written, and in `conversations_told.jsonl`, whose
+author wrote them before reading the rules for answers.
+"""
 
 import random
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.rows import Exchange
 from scripts.benchmarks.labelled_lines import labelled_lines
+from scripts.benchmarks.table import Row
 
 Said = list[dict[str, Any]]
 
@@ -20,6 +27,16 @@ def _pairs(heading: str) -> list[tuple[str, str]]:
 
 
 ASKED, NOT_SECRET = _pairs("asked"), _pairs("ordinary")
+
+
+def _told() -> list[tuple[Said, str | None]]:
+    """Return the conversations of a file, and the secret in the last message of each."""
+    lines = (Path(__file__).parent / "conversations_told.jsonl").read_text().splitlines()
+    return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
+
+
+def _said(*texts: str) -> Said:
+    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
 class Letters:
@@ -65,9 +82,63 @@ def _disagrees(row: Exchange, secrets: list[str], decode: Letters) -> bool:
     return any((secret in words) != (secret in text) for secret in secrets)
 
 
-def _exchange(said: Said) -> Exchange:
+def _exchange(said: Said, answer: str = "Done.") -> Exchange:
     prompt = "".join(f"<|{message['role']}|>{message['content']}<|end|>\n" for message in said) + "<|assistant|>"
     return Exchange(
-        "x", 0.0, 1.0, "chat", "anna", "ok", "demo", said, None, {"role": "assistant", "content": "Done."}, "stop",
-        list(map(ord, prompt)), list(map(ord, "Done.")), [-0.5] * 5, 0, 0, 1.0, 1.0, 0, {}, None,
+        "x", 0.0, 1.0, "chat", "anna", "ok", "demo", said, None, {"role": "assistant", "content": answer}, "stop",
+        list(map(ord, prompt)), list(map(ord, answer)), [-0.5] * len(answer), 0, 0, 1.0, 1.0, 0, {}, None,
     )  # fmt: skip
+
+
+def asked_and_told() -> tuple[int, int, int]:
+    """Return how many conversations keep what was told, how many hide an ordinary answer, and their number."""
+    conversations = (
+        [(_said("hi", *pair), pair[1]) for pair in ASKED] + [(_said("hi", *pair), None) for pair in NOT_SECRET] + _told()
+    )
+    kept = hidden = 0
+    for said, secret in conversations:
+        (*_, last) = Redactor(PrivacyConfig().redact).messages(said)
+        # An answer of `ASKED` may have words around its secret.
+        kept += secret is not None and (secret in last["content"] or "[redacted:" not in last["content"])
+        hidden += secret is None and last != said[-1]
+    return kept, hidden, len(conversations)
+
+
+def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
+    """Paste a key and go on for three turns, the second of which repeats it. Returns the turns that lost their ids although their
+    answer does not hold the key, the turns that kept them although it does, and all turns.
+    """
+    keys = [line for line in labelled_lines(2000, draw.randrange(1 << 30)) if line.secret and "\n" not in line.secret]
+    lost = kept = turns = 0
+    for line in draw.choices(keys, k=count):
+        redactor, said = Redactor(PrivacyConfig().redact, decode=Letters()), _said(line.text)
+        if redactor.text(line.text) == line.text:
+            continue
+        for answer in ("I will use it.", f"Is it {line.secret} that you mean?", "Done."):
+            trained = redactor.exchange(_exchange(said, answer)).prompt_ids is not None
+            lost += not trained and str(line.secret) not in answer
+            kept += trained and str(line.secret) in answer
+            turns += 1
+            said = [*said, *_said("go on", answer)[::-1]]
+    return lost, kept, turns
+
+
+def rows(count: int, seed: int = 0) -> list[Row]:
+    """The rows of the benchmark `redaction` about `count` conversations."""
+    kept, hidden, told = asked_and_told()
+    lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
+    return [
+        Row("asked and told", "asked_then_told_kept", kept, "conversations"),
+        Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
+        Row("asked and told", "conversations", told, "conversations"),
+        Row(
+            "words and ids",
+            "text_and_ids_disagree",
+            disagreements(drawn_conversations(count, random.Random(seed))),
+            "conversations",
+        ),
+        Row("words and ids", "conversations", count, "conversations"),
+        Row("a pasted key", "turns_lost_to_a_pasted_key", lost, "turns"),
+        Row("a pasted key", "answers_with_the_key_trained", answers, "turns"),
+        Row("a pasted key", "turns", turns, "turns"),
+    ]

@@ -24,6 +24,7 @@ import orjson
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.finders import KINDS, Kind
 from clawctl.privacy.redaction import Redactor
+from scripts.benchmarks import conversations
 from scripts.benchmarks.labelled_lines import Line, labelled_lines
 from scripts.benchmarks.labelled_templates import FRESH, HALVES, SEEN, SEEN_SECOND, lines_of
 from scripts.benchmarks.table import Row, arguments, report
@@ -194,6 +195,7 @@ def main() -> None:
     rows += [Row("clawctl, other seeds", row.metric, row.value, row.unit) for row in our_rows(other)]
     rows += half_rows(1 if options.quick else 10, seed=0) + recorded_rows()
     rows += code_rows((2 if options.quick else 8) << 20)
+    rows += conversations.rows(200 if options.quick else 2000)
     rows += cost_rows(2 if options.quick else 10)
     report("redaction", rows, options.json)
 

@@ -8,7 +8,7 @@ import pytest
 from clawctl.config import Recipe
 from clawctl.privacy.prompt_ids import occurrences
 from clawctl.privacy.redaction import Redactor
-from scripts.benchmarks.conversations import ASKED, NOT_SECRET, disagreements, drawn_conversations
+from scripts.benchmarks.conversations import ASKED, NOT_SECRET, rows
 from tests.privacy.made import exchange
 
 ALWAYS = Recipe().privacy.redact
@@ -81,6 +81,12 @@ def test_a_pasted_key_costs_its_own_tokens_and_the_turn_is_trained() -> None:
     assert (again.untrainable_reason, KEY in "".join(map(chr, again.prompt_ids))) == (None, False)
 
 
+def test_a_message_that_reads_like_a_question_for_its_secret_costs_no_other_turn() -> None:
+    said = users("Authorization: Bearer NJkqW-Dpry97MTtkrTZYFOxRKAmdOc6xvdcA72c6")
+    clean = sent(Redactor(ALWAYS, decode=Letters()), said, "I will use it.")
+    assert (clean.untrainable_reason, clean.response["content"]) == (None, "I will use it.")
+
+
 def test_a_turn_whose_answer_holds_the_secret_is_not_trained() -> None:
     for answer in (f"I use {KEY}", "the PIN 4829 is right"):
         clean = sent(Redactor(ALWAYS, decode=Letters()), users(KEY, "Please enter your PIN.", "4829"), answer)
@@ -101,8 +107,13 @@ def test_a_secret_that_only_the_ids_hold_is_hidden_in_the_words_as_well() -> Non
     assert "password: hunter4711x" not in "".join(map(chr, clean.prompt_ids))
 
 
-def test_words_and_ids_never_disagree() -> None:
-    assert disagreements(drawn_conversations(200, random.Random(1))) == 0
+def test_the_benchmark_of_conversations_keeps_its_bars() -> None:
+    measured = {row.metric: row.value for row in rows(200, seed=1)}
+    zero = ("asked_then_told_kept", "ordinary_answers_hidden", "text_and_ids_disagree", "turns_lost_to_a_pasted_key")
+    assert {name: measured[name] for name in (*zero, "answers_with_the_key_trained")} == dict.fromkeys(
+        (*zero, "answers_with_the_key_trained"), 0
+    )
+    assert (measured["turns"] or 0) >= 40
 
 
 def test_only_what_is_new_in_a_conversation_is_decoded() -> None:

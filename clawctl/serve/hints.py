@@ -2,13 +2,16 @@
 
 Claims group and label turns, but never link them; docs/clients.md lists where each known client puts them. A client identifies
 itself by a header or by the first words of its prompt. Any sender can imitate both, so they prove nothing about the sender. The
-rules are data; they come from recordings (`tests/recordings/`) and from the clients' published sources.
+rules are in `clients.yaml`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
+
+import yaml
 
 from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import json_object
@@ -121,27 +124,7 @@ class ClientRule:
     header: str = "user-agent"
 
 
-CLIENTS: Final = (
-    ClientRule("claude-code", "header", r"claude-cli/"),
-    ClientRule("codex", "header", r"codex", "originator"),
-    ClientRule("codex", "header", r"codex[_-]"),
-    ClientRule("qwen-code", "header", r"qwencode/"),
-    ClientRule("gptme", "header", r"gptme$", "x-title"),
-    ClientRule("aider", "header", r"aider$", "x-title"),
-    ClientRule("copilot", "prompt", r"You are the GitHub Copilot CLI"),
-    ClientRule("qwen-code", "prompt", r"You are Qwen Code"),
-    ClientRule("codex", "prompt", r"You are a coding agent running in the Codex CLI"),
-    ClientRule("claude-code", "prompt", r"x-anthropic-billing-header: cc_version|You are Claude Code"),
-    ClientRule("openclaw", "prompt", r"(<!-- openclaw:[^\n]*\n)?You are a personal assistant running inside OpenClaw"),
-    ClientRule(
-        "aider",
-        "prompt",
-        r"Act as an expert (software developer|code analyst|architect engineer and provide direction to your editor)",
-    ),
-    ClientRule("gptme", "prompt", r"You are (gptme v|[^\n]{1,80}, an agent running in gptme v)"),
-    ClientRule("smolagents", "prompt", r"You are an expert assistant who can solve any task using (code blobs|tool calls)"),
-    ClientRule("mini-swe-agent", "prompt", r"You are a helpful assistant that can interact with a computer\.?$"),
-)
+CLIENTS: Final = tuple(ClientRule(**row) for row in yaml.safe_load((Path(__file__).parent / "clients.yaml").read_text("utf-8")))
 NAMES: Final = tuple(sorted({rule.name for rule in CLIENTS}))
 _COMPILED = tuple((rule, re.compile(rule.pattern, re.IGNORECASE if rule.where == "header" else 0)) for rule in CLIENTS)
 

@@ -56,32 +56,32 @@ class CompletionIndex:
         return sum(len(nodes) for lengths in self._nodes.values() for of in lengths.values() for nodes in of.values())
 
     def add(self, node: Node) -> None:
-        for each in node.beginnings:
-            lengths = self._nodes.setdefault((node.user, each.kind), {})
-            lengths.setdefault(each.length, {}).setdefault(each.digest, []).append(node)
+        for beginning in node.beginnings:
+            lengths = self._nodes.setdefault((node.user, beginning.kind), {})
+            lengths.setdefault(beginning.length, {}).setdefault(beginning.digest, []).append(node)
 
     def remove(self, node: Node) -> None:
-        for each in node.beginnings:
-            lengths = self._nodes[node.user, each.kind]
-            lengths[each.length][each.digest].remove(node)
-            if not lengths[each.length][each.digest]:
-                del lengths[each.length][each.digest]
-            if not lengths[each.length]:
-                del lengths[each.length]
+        for beginning in node.beginnings:
+            lengths = self._nodes[node.user, beginning.kind]
+            lengths[beginning.length][beginning.digest].remove(node)
+            if not lengths[beginning.length][beginning.digest]:
+                del lengths[beginning.length][beginning.digest]
+            if not lengths[beginning.length]:
+                del lengths[beginning.length]
             if not lengths:
-                del self._nodes[node.user, each.kind]
+                del self._nodes[node.user, beginning.kind]
 
     def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
         """Yield the turns that this prompt continues, each with the text that the prompt adds, or None if that text is unknown."""
         text = _text(exchange)
         prompts: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
         for kind, data in prompts.items():
-            known = self._nodes.get((exchange.key, kind), {})
-            for length, digest in _digests(data, sorted(length for length in known if length <= len(data))):
-                for node in known[length].get(digest, ()):
-                    own = node.beginnings[0]
-                    begins = own.length <= len(text) and _digest(text[: own.length]) == own.digest
-                    yield node, text[own.length :] if begins else None
+            by_length = self._nodes.get((exchange.key, kind), {})
+            for length, digest in _digests(data, sorted(length for length in by_length if length <= len(data))):
+                for node in by_length[length].get(digest, ()):
+                    beginning = node.beginnings[0]
+                    begins = beginning.length <= len(text) and _digest(text[: beginning.length]) == beginning.digest
+                    yield node, text[beginning.length :] if begins else None
 
 
 def next_messages(added: str | None) -> list[Message] | None:

@@ -102,7 +102,7 @@ def load_recipe(path: Path | None, overrides: dict[str, Any] | None = None) -> R
 def _check_system(path: Path | None, data: dict[Any, Any]) -> None:
     """Raises ClawError (exit code 2) if the recipe is written for another system that an explainer knows."""
     strange = [str(key) for key in data if key not in Recipe.model_fields]
-    if strange and (cure := next(filter(None, (each.cure(path, data, strange) for each in explainers())), None)):
+    if strange and (cure := next(filter(None, (explainer.cure(path, data, strange) for explainer in explainers())), None)):
         raise ClawError(f"recipe {path} is written for another system ({', '.join(strange)})", cure, 2)
 
 
@@ -164,24 +164,24 @@ def _loaded(text: str) -> Any:
         loader.dispose()
 
 
-def _nodes(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """Count the nodes below `node`, with anchors expanded. `known` holds finished counts by node id, and 0 for nodes being
+def _nodes(node: yaml.Node, counts: dict[int, int], depth: int) -> int:
+    """Count the nodes below `node`, with anchors expanded. `counts` holds finished counts by node id, and 0 for nodes being
     counted.
     """
-    if known.get(id(node)) == 0 or depth > _DEEPEST:
+    if counts.get(id(node)) == 0 or depth > _DEEPEST:
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: it is nested too deeply, or contains itself")
-    if id(node) not in known:
-        known[id(node)] = 0
+    if id(node) not in counts:
+        counts[id(node)] = 0
         below = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             below = [part for pair in node.value for part in pair]
             names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             if twice := next((name for name in names if names.count(name) > 1 and name != "<<"), None):
                 raise yaml.YAMLError(f"line {node.start_mark.line + 1}: the key {str(twice)[:80]!r} occurs twice")
-        known[id(node)] = 1 + sum(_nodes(part, known, depth + 1) for part in below)
-    if known[id(node)] > _MAX_NODES:
+        counts[id(node)] = 1 + sum(_nodes(part, counts, depth + 1) for part in below)
+    if counts[id(node)] > _MAX_NODES:
         raise yaml.YAMLError(f"line {node.start_mark.line + 1}: its anchors expand to too many values")
-    return known[id(node)]
+    return counts[id(node)]
 
 
 def _wrong_key(error: ValidationError, path: Path | None, overrides: dict[str, Any]) -> ClawError:
@@ -212,24 +212,24 @@ def _near(key: str) -> str:
     return f"; did you mean {suggestion}?" if suggestion else ""
 
 
-def suggest(key: str, known: Sequence[str]) -> str | None:
+def suggest(key: str, keys: Sequence[str]) -> str | None:
     """Return the key that a wrong key most likely means, or None.
 
     Tried in this order: an explainer's name, spelling in the same section, spelling of an explainer's name, spelling anywhere.
     """
     parts = key.split(".")
     section, last = key.rpartition(".")[0], parts[-1]
-    if (here := equivalent(parts)) and here.suggestion in known and here.suggestion != key:
+    if (here := equivalent(parts)) and here.suggestion in keys and here.suggestion != key:
         return here.suggestion
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    siblings = {name.rpartition(".")[2]: name for name in keys if name.rpartition(".")[0] == section}
     if section and (matches := get_close_matches(last, siblings, n=1)):
         return siblings[matches[0]]
-    if (here := equivalent([last], similar=True)) and here.suggestion in known:
+    if (here := equivalent([last], similar=True)) and here.suggestion in keys:
         return here.suggestion
-    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    ends = {name.rpartition(".")[2]: name for name in reversed(keys)}
     if matches := get_close_matches(last, ends, n=1, cutoff=0.75):
         return ends[matches[0]]
-    return next(iter(get_close_matches(key, known, n=1)), None)
+    return next(iter(get_close_matches(key, keys, n=1)), None)
 
 
 def known_keys(section: type[Section], prefix: str = "") -> list[str]:

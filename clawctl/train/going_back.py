@@ -109,35 +109,35 @@ class Pause:
         """Return the error message while training is paused, else None. Changes are recorded."""
         if lineage is self._checked:
             return self._error
-        run, known = self._run, read_refusals(self._run)
+        run, refusals = self._run, read_refusals(self._run)
         moves = len(read_moves(run))
-        paused = known.get("paused")
+        paused = refusals.get("paused")
         now = {"live": lineage.live, "moves": moves, "recipe": self._recipe}
         if paused and any(paused.get(name) != value for name, value in now.items()):
             why = "LIVE moved" if paused.get("recipe") == self._recipe else "the recipe changed"
             clear_refusals(run, paused.get("newest", 0), why)
-            known = read_refusals(run)
+            refusals = read_refusals(run)
             paused = None
-        refused = refusals_in_a_row(run, lineage, known.get("forgiven", 0))
+        refused = refusals_in_a_row(run, lineage, refusals.get("forgiven", 0))
         self._checked, self._error = lineage, None
         if len(refused) >= self._max_refusals:
             problem = f"training is paused: the last {len(refused)} updates were refused (versions {_listed(refused[::-1])})"
             self._error = ClawError(problem, _FIX)
             if not paused or paused.get("newest") != lineage.newest:
                 pause = {"at": time.time(), "newest": lineage.newest, "problem": problem, "fix": _FIX, **now}
-                _write_refusals(run, {**known, "paused": pause})
+                _write_refusals(run, {**refusals, "paused": pause})
                 log.error("%s; %s", problem, _FIX)
         elif paused:
-            _write_refusals(run, {**known, "paused": None})
+            _write_refusals(run, {**refusals, "paused": None})
         return self._error
 
 
 def clear_refusals(run: RunDir, newest: int, why: str) -> None:
     """Stop counting refusals of versions up to `newest`, and resume training."""
-    known = read_refusals(run)
-    if known.get("paused") or newest > known.get("forgiven", 0):
-        _write_refusals(run, {"forgiven": max(newest, known.get("forgiven", 0)), "paused": None})
-        if known.get("paused"):
+    refusals = read_refusals(run)
+    if refusals.get("paused") or newest > refusals.get("forgiven", 0):
+        _write_refusals(run, {"forgiven": max(newest, refusals.get("forgiven", 0)), "paused": None})
+        if refusals.get("paused"):
             log.info("training resumes: %s", why)
 
 
@@ -145,8 +145,8 @@ def read_refusals(run: RunDir) -> dict[str, Any]:
     return read_object(run.refusals) or {}
 
 
-def _write_refusals(run: RunDir, known: dict[str, Any]) -> None:
-    publish_bytes(run.refusals, sealed(orjson.dumps(known)))
+def _write_refusals(run: RunDir, refusals: dict[str, Any]) -> None:
+    publish_bytes(run.refusals, sealed(orjson.dumps(refusals)))
 
 
 def _listed(versions: list[int]) -> str:

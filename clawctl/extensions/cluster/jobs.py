@@ -43,7 +43,7 @@ class LaunchedJob:
     starts: int | None = None
 
     def with_states(self, states: dict[str, JobState]) -> "LaunchedJob":
-        job_states = [states[each] for each in self.ids]
+        job_states = [states[job_id] for job_id in self.ids]
         order = ("failed", "gone", "waiting", "running", "stopped", "done")
         worst = min(job_states, key=lambda state: order.index(state.phase))
         starts = None if any(state.starts is None for state in job_states) else sum(state.starts or 0 for state in job_states)
@@ -127,14 +127,14 @@ class Jobs:
                 submitted.append(LaunchedJob(job.stage, self._scheduler.submit(job), job.needs))
                 _write(run, replace(launch, jobs=[*launch.jobs, *submitted]))
         except BaseException:
-            self._scheduler.stop([each for job in submitted for each in job.ids]) if submitted else None
+            self._scheduler.stop([job_id for job in submitted for job_id in job.ids]) if submitted else None
             _write(run, launch)
             raise
         return submitted
 
     def _refresh(self, run: RunDir, launch: Launch) -> Launch:
         """The current states of the jobs, which are also recorded."""
-        states = dict(self._scheduler.states([each for job in launch.jobs for each in job.ids]))
+        states = dict(self._scheduler.states([job_id for job in launch.jobs for job_id in job.ids]))
         updated = replace(launch, jobs=[job.with_states(states) for job in launch.jobs], at=time.time())
         _write(run, updated)
         return updated
@@ -143,7 +143,7 @@ class Jobs:
         launch = self._refresh(run, read_launch(run))
         running = [job for job in launch.jobs if job.phase not in ENDED]
         if running:
-            self._scheduler.stop([each for job in running for each in job.ids])
+            self._scheduler.stop([job_id for job in running for job_id in job.ids])
             print(f"stopping {', '.join(job.stage for job in running)}", file=sys.stderr)
             while not (launch := self._refresh(run, launch)).ended:
                 time.sleep(1.0)

@@ -123,16 +123,16 @@ def _line(
 
 def _equivalent(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any]]) -> OurKey | None:
     """Return the equivalent of a foreign key, or clawctl's own key if the path is the same. None if the key is unknown."""
-    own = ".".join(parts)
+    path = ".".join(parts)
     # `model.name` elsewhere names the model itself, unless a path is given as well
     if parts[-2:] == ("model", "name"):
         others = [
-            one for one, _ in written if one != parts and (equivalent := find_elsewhere(one)) and equivalent.key == "model.path"
+            keys for keys, _ in written if keys != parts and (equivalent := find_elsewhere(keys)) and equivalent.key == "model.path"
         ]
-        names_path = any(one[-2:] == ("model", "path") for one, _ in written)
+        names_path = any(keys[-2:] == ("model", "path") for keys, _ in written)
         return OurKey("model.name" if others or names_path else "model.path")
-    if own in known_keys(Recipe):
-        return OurKey(own)
+    if path in known_keys(Recipe):
+        return OurKey(path)
     last_two = ".".join(parts[-2:])
     return find_elsewhere(parts) or (OurKey(last_two) if last_two in known_keys(Recipe) else None)
 
@@ -140,19 +140,21 @@ def _equivalent(parts: tuple[str, ...], written: list[tuple[tuple[str, ...], Any
 def _combined(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...], Any]], settings: Settings) -> ConvertedKey:
     """Convert the batch size or AdamW's betas, which other systems split into several keys."""
     names = {
-        parts[-1].lower(): one for parts, one in written if ".".join(parts) == old or _equivalent(parts, written) == OurKey(key)
+        parts[-1].lower(): given_value
+        for parts, given_value in written
+        if ".".join(parts) == old or _equivalent(parts, written) == OurKey(key)
     }
     if key == "train.betas":
         given = names.get("betas", names.get("adam_betas"))
         first, second = names.get("adam_beta1", names.get("beta1", 0.9)), names.get("adam_beta2", names.get("beta2", 0.999))
         settings[key] = given if given is not None else [first, second]
         return ConvertedKey(old, value, "converted", key)
-    accumulated = [one for name, one in names.items() if "accum" in name]
-    sizes = {name: one for name, one in names.items() if "accum" not in name}
-    whole = [one for name, one in sizes.items() if name in ("global_batch_size", "train_batch_size", "rollout_batch_size")]
+    accumulated = [given_value for name, given_value in names.items() if "accum" in name]
+    sizes = {name: given_value for name, given_value in names.items() if "accum" not in name}
+    whole = [sizes[name] for name in ("global_batch_size", "train_batch_size", "rollout_batch_size") if name in sizes]
     try:
         if whole:
-            if len({int(one) for one in whole}) > 1:
+            if len({int(given_value) for given_value in whole}) > 1:
                 return ConvertedKey(old, value, "unknown", f"{key} would have several values: {', '.join(map(str, whole))}")
             settings[key], note = int(whole[0]), key
         elif sizes:

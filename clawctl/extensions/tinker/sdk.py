@@ -188,9 +188,9 @@ _Likely = Sequence[Sequence[tuple[int, float]] | None]  # by position of a seque
 
 def _named(service: str, rows: _Likely | None, sequence: TokenSequence, k: int) -> list[list[int]]:
     """The K likeliest tokens at each position of a completion. Services fill empty places with a logprob of -99999."""
-    own = [] if rows is None else rows[sequence.start :]
-    likely = [sorted((-logprob, token) for token, logprob in row or () if logprob > -9999.0)[:k] for row in own]
-    if len(own) != len(sequence.ids) - sequence.start or any(len(row) < k for row in likely):
+    likeliest_T = [] if rows is None else rows[sequence.start :]
+    likely = [sorted((-logprob, token) for token, logprob in row or () if logprob > -9999.0)[:k] for row in likeliest_T]
+    if len(likeliest_T) != len(sequence.ids) - sequence.start or any(len(row) < k for row in likely):
         raise ClawError(
             f"{service} does not name the {k} likeliest tokens (topk_prompt_logprobs), which this method compares",
             "use --method opd or combine without train.topk, or --backend local",

@@ -52,8 +52,8 @@ class DrawnSite:
                 self._score = float(tuple(sorted(sent)) == self.task.wanted)
             return _page("<p>Thank you.</p>")
         if path == "/find":
-            words = " ".join(value.lower().strip() for _, value in sent)
-            return _page(self.task.pages.get(f"/find?{words}", '<p>Nothing found.</p><p><a href="/">Search again</a></p>'))
+            searched = " ".join(value.lower().strip() for _, value in sent)
+            return _page(self.task.pages.get(f"/find?{searched}", '<p>Nothing found.</p><p><a href="/">Search again</a></p>'))
         return _page(self.task.pages[path]) if path in self.task.pages and method == "GET" else None
 
     async def begin(self, page: Any) -> str:
@@ -100,7 +100,7 @@ def _follow(name: str, rng: Random) -> SiteTask:
     links, texts = rng.sample(LINKS, rng.randint(2, 5)), rng.sample(_NOTES, 5)
     wanted = rng.choice(links)
     body = "".join(
-        f'<p>{texts[place]} <a href="/done?link={link.replace(" ", "+")}">{link}</a></p>' for place, link in enumerate(links)
+        f'<p>{texts[index]} <a href="/done?link={link.replace(" ", "+")}">{link}</a></p>' for index, link in enumerate(links)
     )
     prompt = rng.choice(('Follow the link "{}".', 'Click on the link "{}".')).format(wanted)
     return SiteTask(name, prompt, {"/": body}, (("link", wanted),), (f'click link "{wanted}"',))
@@ -141,11 +141,11 @@ def _find(name: str, rng: Random) -> SiteTask:
     people = [f"{first} {last}" for last in lasts[:3]] + [f"{rng.choice([x for x in FIRST_NAMES if x != first])} {lasts[3]}"]
     wanted = rng.choice(people)
     search = '<form action="/find"><label>Name <input name=name></label> <button>Search</button></form>'
-    numbers = {person: place for place, person in enumerate(rng.sample(people, len(people)))}
+    numbers = {person: index for index, person in enumerate(rng.sample(people, len(people)))}
     pages = {"/": f"<h1>Staff</h1>{search}"}
-    for words in {word.lower() for person in people for word in (person, *person.split())}:
-        hits = [person for person in sorted(people) if words in (person.lower(), *person.lower().split())]
-        pages[f"/find?{words}"] = "".join(f'<p><a href="/staff/{numbers[person]}">{person}</a></p>' for person in hits) + search
+    for searched in {word.lower() for person in people for word in (person, *person.split())}:
+        hits = [person for person in sorted(people) if searched in (person.lower(), *person.lower().split())]
+        pages[f"/find?{searched}"] = "".join(f'<p><a href="/staff/{numbers[person]}">{person}</a></p>' for person in hits) + search
     for person, number in numbers.items():
         call = _form(
             f'<input type=hidden name=person value="{number}">', _button("Call", "do", "call"), _button("Write", "do", "write")
@@ -182,12 +182,12 @@ def _row(name: str, rng: Random) -> SiteTask:
     colours = rng.sample(_COLOURS, len(people))
     wanted, do = rng.randrange(len(people)), rng.choice(("Edit", "Remove"))
     rows = []
-    for place, person in enumerate(people):
+    for index, person in enumerate(people):
         forms = "".join(
-            f'<form action="/done"><input type=hidden name=row value={place}>{_button(text, "do", text)}</form>'
+            f'<form action="/done"><input type=hidden name=row value={index}>{_button(text, "do", text)}</form>'
             for text in ("Edit", "Remove")
         )
-        rows.append(f"<tr><td>{person}</td><td>{colours[place]}</td><td>{forms}</td></tr>")
+        rows.append(f"<tr><td>{person}</td><td>{colours[index]}</td><td>{forms}</td></tr>")
     prompt = rng.choice((f"{do} the entry of {people[wanted]}.", f"{do} the entry with the colour {colours[wanted]}."))
     return SiteTask(
         name, prompt, {"/": f"<table>{''.join(rows)}</table>"}, tuple(sorted((("row", str(wanted)), ("do", do)))),
@@ -199,9 +199,9 @@ def _spot(name: str, rng: Random) -> SiteTask:
     """Coloured boxes without any text, for screenshots. Their places are cells of a grid on 128 x 96 pixels."""
     cells, colours = rng.sample(range(SPOT_COLUMNS * SPOT_ROWS), SPOT_BOXES), rng.sample(list(SPOT_COLOURS), SPOT_BOXES)
     body = "".join(
-        f'<a href="/done?box={place}" style="position:absolute;left:{x - 13}px;top:{y - 13}px;width:26px;height:26px;'
+        f'<a href="/done?box={index}" style="position:absolute;left:{x - 13}px;top:{y - 13}px;width:26px;height:26px;'
         f'background:{SPOT_COLOURS[colour]}"></a>'
-        for place, (colour, (x, y)) in enumerate(zip(colours, map(spot_centre, cells), strict=True))
+        for index, (colour, (x, y)) in enumerate(zip(colours, map(spot_centre, cells), strict=True))
     )
     wanted = rng.randrange(SPOT_BOXES)
     x, y = spot_centre(cells[wanted])
@@ -219,8 +219,8 @@ def _list(label: str, options: Iterable[str]) -> str:
     return f'<p><label>{label} <select name="{label}">{choices}</select></label></p>'
 
 
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+def _listed(things: list[str]) -> str:
+    return things[0] if len(things) == 1 else f"{', '.join(things[:-1])} and {things[-1]}"
 
 
 FAMILIES: dict[str, Callable[[str, Random], SiteTask]] = {

@@ -101,9 +101,9 @@ class Container:
         image = self.inspect()
         name = f"clawctl-{os.getpid()}-{uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
-            words = [*_program(self.name), "run", "--rm", "-i", "--name", name, *self._arguments(plan, Path(folder), image)]
+            command = [*_program(self.name), "run", "--rm", "-i", "--name", name, *self._arguments(plan, Path(folder), image)]
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=-1, stdout=-1, stderr=-1, start_new_session=True, env=environment_of_program(named=_VARIABLES)
+                *command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True, env=environment_of_program(named=_VARIABLES)
             )
             try:
                 yield Started(process)
@@ -112,36 +112,37 @@ class Container:
 
     def _arguments(self, plan: SandboxPlan, folder: Path, image: Image | None) -> list[str]:
         limits, user = plan.limits, new_user()
-        words = ["--log-driver", "none", "--hostname", "sandbox", "--read-only", "--workdir", "/", "--user", "0:0"]
-        words += ["--read-only-tmpfs=false", "--http-proxy=false"] if self.name == "podman" else []
-        words += ["--network", "bridge" if limits.network else "none", "--ipc", "private", "--cap-drop", "ALL"]
-        words += [f"--cap-add={name}" for name in CAPABILITIES]
+        arguments = ["--log-driver", "none", "--hostname", "sandbox", "--read-only", "--workdir", "/", "--user", "0:0"]
+        arguments += ["--read-only-tmpfs=false", "--http-proxy=false"] if self.name == "podman" else []
+        arguments += ["--network", "bridge" if limits.network else "none", "--ipc", "private", "--cap-drop", "ALL"]
+        arguments += [f"--cap-add={name}" for name in CAPABILITIES]
         refused = folder / "seccomp.json"
         refused.write_text(json.dumps(profile()))
         for option in ("no-new-privileges", "label=disable", f"seccomp={refused}"):
-            words += ["--security-opt", option]
-        words += [f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 2}"]
-        words += [f"--ulimit={name}={value}:{value}" for name, value in plan.rlimits().items()]
-        for place, size in plan.writable.items():
-            if place == "/dev/shm":
-                words.append(f"--shm-size={size}")
+            arguments += ["--security-opt", option]
+        arguments += [f"--memory={limits.memory}", f"--memory-swap={limits.memory}", f"--pids-limit={limits.processes + 2}"]
+        arguments += [f"--ulimit={name}={value}:{value}" for name, value in plan.rlimits().items()]
+        for folder_inside, size in plan.writable.items():
+            if folder_inside == "/dev/shm":
+                arguments.append(f"--shm-size={size}")
             else:
-                mode = "1777" if place == "/tmp" else "0777"
-                words += ["--tmpfs", f"{place}:rw,exec,nosuid,nodev,size={size},mode={mode}"]
-        words += ["--tmpfs", "/sys/fs/cgroup:ro,size=4k"]  # hides podman's world-writable folder and the readable control groups
+                mode = "1777" if folder_inside == "/tmp" else "0777"
+                arguments += ["--tmpfs", f"{folder_inside}:rw,exec,nosuid,nodev,size={size},mode={mode}"]
+        # Hides podman's world-writable folder and the readable control groups
+        arguments += ["--tmpfs", "/sys/fs/cgroup:ro,size=4k"]
         for source, target in self._seen(plan, folder, image, user).items():
-            words += ["--volume", f"{source}:{target}:ro"]
+            arguments += ["--volume", f"{source}:{target}:ro"]
         if plan.socket is not None:
-            words += ["--volume", f"{plan.socket}:/run/model.sock"]
+            arguments += ["--volume", f"{plan.socket}:/run/model.sock"]
         return [
-            *words, "--entrypoint", self.python(), _own_image(self.name) if image is None else image.id,
+            *arguments, "--entrypoint", self.python(), _own_image(self.name) if image is None else image.id,
             "-I", "-S", INSIDE, plan.settings(user),
         ]  # fmt: skip
 
     def _seen(self, plan: SandboxPlan, folder: Path, image: Image | None, user: int) -> dict[Path, str]:
         """The host files and folders that the container sees, with their paths in the container."""
         seen = {Path(path): path for path in plan.see}
-        seen |= {(place := package_place(name)): f"{TOOLS}/site/{place.name}" for name in plan.packages}
+        seen |= {(package := package_place(name)): f"{TOOLS}/site/{package.name}" for name in plan.packages}
         fixed = {**plan.fixed, INSIDE: INSIDE_TEXT}
         if image is None:
             folders = (
@@ -183,23 +184,23 @@ def _program(name: str) -> list[str]:
     return [*(_HIDE_UNIFIED if hides else ()), name]
 
 
-def _call(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> subprocess.CompletedProcess[bytes]:
+def _call(program: str, *arguments: str, given: bytes | None = None, seconds: float = 120.0) -> subprocess.CompletedProcess[bytes]:
     try:
         variables = environment_of_program(named=_VARIABLES)
         return subprocess.run(
-            [*_program(program), *words], input=given, capture_output=True, timeout=seconds, check=False, env=variables
+            [*_program(program), *arguments], input=given, capture_output=True, timeout=seconds, check=False, env=variables
         )
     except subprocess.TimeoutExpired as error:
-        raise SandboxFailed(f"`{program} {words[0]}` did not end within {seconds:.0f} s") from error
+        raise SandboxFailed(f"`{program} {arguments[0]}` did not end within {seconds:.0f} s") from error
 
 
-def run_or_raise(program: str, *words: str, given: bytes | None = None, seconds: float = 120.0) -> bytes:
+def run_or_raise(program: str, *arguments: str, given: bytes | None = None, seconds: float = 120.0) -> bytes:
     """The output of a command. Raises ClawError (exit code 2) with the end of its stderr."""
-    done = _call(program, *words, given=given, seconds=seconds)
+    done = _call(program, *arguments, given=given, seconds=seconds)
     if done.returncode != 0:
         error = done.stderr.decode(errors="replace").strip()[-600:]
         raise ClawError(
-            f"`{program} {' '.join(words)[:120]}` failed: {error}", "run the command yourself, and fix what it reports", 2
+            f"`{program} {' '.join(arguments)[:120]}` failed: {error}", "run the command yourself, and fix what it reports", 2
         )
     return done.stdout
 

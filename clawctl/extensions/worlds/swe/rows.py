@@ -71,8 +71,8 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
     if missing:
         what = "has no verdict" if "FAIL_TO_PASS" in missing else f"lacks {', '.join(missing)}"
         raise ClawError(f"a row of {path} ({row.get('instance_id', 'without a name')}) {what}", _CURE, 2)
-    own = row.get("files")
-    files = _checked_out(row, path, repositories) if own is None else {name: text.encode() for name, text in own.items()}
+    inline = row.get("files")
+    files = _checked_out(row, path, repositories) if inline is None else {name: text.encode() for name, text in inline.items()}
     tests = tuple(dict.fromkeys([*_names(row["FAIL_TO_PASS"]), *_names(row.get("PASS_TO_PASS") or [])]))
     return SweTask(
         str(row["instance_id"]), str(row["problem_statement"]), files, tests,
@@ -88,21 +88,21 @@ def _names(names: Any) -> list[str]:
 
 def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> dict[str, bytes]:
     name = str(row.get("repo", ""))
-    places = (
+    candidates = (
         []
         if repositories is None
         else [repositories / name.replace("/", "__"), repositories / name, repositories / name.split("/")[-1]]
     )
-    place = next((place for place in places if name and place.is_dir()), None)
-    if place is None:
+    repo = next((repo for repo in candidates if name and repo.is_dir()), None)
+    if repo is None:
         cure = "clone it into a folder, and pass that folder as the option repositories"
         raise ClawError(f"the repository {name or '(none)'} of {path} is not on this machine", cure, 2)
-    if not (place / ".git").exists() and not (place / "HEAD").exists():
-        return folder_files(place)
-    command = ["git", "-C", str(place), "archive", "--format=tar", str(row.get("base_commit", "HEAD"))]
+    if not (repo / ".git").exists() and not (repo / "HEAD").exists():
+        return folder_files(repo)
+    command = ["git", "-C", str(repo), "archive", "--format=tar", str(row.get("base_commit", "HEAD"))]
     done = subprocess.run(command, capture_output=True, check=False, env=environment_of_program())
     if done.returncode != 0:
-        raise ClawError(f"{place} has no commit {row.get('base_commit')}: {done.stderr.decode()[-200:]}", "fetch that commit", 2)
+        raise ClawError(f"{repo} has no commit {row.get('base_commit')}: {done.stderr.decode()[-200:]}", "fetch that commit", 2)
     return files_of(done.stdout)
 
 

@@ -74,23 +74,23 @@ class HarborTask:
         return digest.hexdigest()[:16]
 
 
-def read_tasks(place: Path, images: bool = False, bad: list[tuple[Path, ClawError]] | None = None) -> list[HarborTask]:
+def read_tasks(path: Path, images: bool = False, bad: list[tuple[Path, ClawError]] | None = None) -> list[HarborTask]:
     """The tasks of a folder. The folder is one task, or contains one folder for each task.
 
     `images`: a task may need an image. `bad`: see `read_each`. Raises ClawError (exit code 2) if there is no task.
     """
-    folders = [place] if (place / "task.toml").exists() or (place / "instruction.md").exists() else sorted(_task_folders(place))
+    folders = [path] if (path / "task.toml").exists() or (path / "instruction.md").exists() else sorted(_task_folders(path))
     if not folders:
         raise ClawError(
-            f"there is no task in {place}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
+            f"there is no task in {path}", "name a folder with instruction.md and tests/test.sh, or a folder of such folders", 2
         )
     return read_each(folders, lambda folder: read_task(folder, images), bad)
 
 
-def _task_folders(place: Path) -> list[Path]:
+def _task_folders(parent_folder: Path) -> list[Path]:
     return (
-        sorted({path.parent for name in ("instruction.md", "task.toml") for path in place.glob(f"*/{name}")})
-        if place.is_dir()
+        sorted({path.parent for name in ("instruction.md", "task.toml") for path in parent_folder.glob(f"*/{name}")})
+        if parent_folder.is_dir()
         else []
     )
 
@@ -119,14 +119,14 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
     image, build = None, None
     try:
         _check_image(folder, environment)
-        place, seed, setup, variables = _read_image(folder)
+        workdir, seed, setup, variables = _read_image(folder)
     except NeedsImage:
         if not images:
             raise
         image = str(environment.get("docker_image") or "") or None
         build = folder / "environment" if image is None else None
-        place, seed, setup, variables = "", {}, (), {}
-    place = str(environment.get("workdir") or place)
+        workdir, seed, setup, variables = "", {}, (), {}
+    workdir = str(environment.get("workdir") or workdir)
     limits = Limits(
         memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE,
         disk=_mebibytes(environment, "storage", 64, maximum=256) * _MEBIBYTE,
@@ -135,7 +135,7 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
     variables |= _variables(environment)
     return HarborTask(
         folder.name, instruction, tests, folder_files(folder / "solution"), seed, setup, variables,
-        _variables(_table(settings, "verifier", folder)), place, agent_s, verdict_s, limits, image, build,
+        _variables(_table(settings, "verifier", folder)), workdir, agent_s, verdict_s, limits, image, build,
     )  # fmt: skip
 
 
@@ -187,32 +187,32 @@ def _mebibytes(environment: Mapping[str, Any], name: str, default: int, maximum:
 def _read_image(folder: Path) -> tuple[str, dict[str, bytes], tuple[str, ...], dict[str, str]]:
     """The effects of the Dockerfile: working folder, files, commands and variables. Raises ClawError if they need an image."""
     file = folder / "environment" / "Dockerfile"
-    place, seed, setup, variables = "/app", dict[str, bytes](), list[str](), dict[str, str]()
+    workdir, seed, setup, variables = "/app", dict[str, bytes](), list[str](), dict[str, str]()
     if not file.exists():
-        return place, seed, (), variables
+        return workdir, seed, (), variables
     lines = re.sub(r"\\\n", " ", re.sub(r"(?m)^\s*#.*\n?", "", file.read_text(encoding="utf-8"))).splitlines()
     parsed = [(match[1].upper(), match[2].strip()) for line in lines if (match := _LINE.match(line))]
-    place = next((words for word, words in reversed(parsed) if word == "WORKDIR"), place).rstrip("/") or "/app"
-    for word, words in parsed:
+    workdir = next((arguments for word, arguments in reversed(parsed) if word == "WORKDIR"), workdir).rstrip("/") or "/app"
+    for word, arguments in parsed:
         if word == "ENV":
-            parts = (part.partition("=") for part in shlex.split(words))
+            parts = (part.partition("=") for part in shlex.split(arguments))
             variables |= {name: value for name, equals, value in parts if equals and "$" not in value}
         elif word in ("COPY", "ADD"):
-            seed.update(_copied(folder, place, words))
+            seed.update(_copied(folder, workdir, arguments))
         elif word == "RUN":
-            if missing := _not_here(words):
+            if missing := _not_here(arguments):
                 raise _needs_image(folder, f"RUN installs {missing}")
-            setup.append(words)
+            setup.append(arguments)
         elif word != "WORKDIR" and word not in _NOTHING_TO_DO:
-            raise _needs_image(folder, f"{word} {words}")
-    if place in SHARED or not place.startswith("/"):
-        raise _needs_image(folder, f"WORKDIR {place}")
-    return place, seed, tuple(setup), variables
+            raise _needs_image(folder, f"{word} {arguments}")
+    if workdir in SHARED or not workdir.startswith("/"):
+        raise _needs_image(folder, f"WORKDIR {workdir}")
+    return workdir, seed, tuple(setup), variables
 
 
-def _not_here(words: str) -> str | None:
+def _not_here(commands: str) -> str | None:
     """What a command installs that is not on this machine. Without a network, it could not."""
-    for command in re.split(r"&&|\|\||[;|\n]", words):
+    for command in re.split(r"&&|\|\||[;|\n]", commands):
         match = _INSTALLS.search(command)
         if match is None:
             continue
@@ -224,11 +224,11 @@ def _not_here(words: str) -> str | None:
     return None
 
 
-def _copied(folder: Path, place: str, words: str) -> dict[str, bytes]:
-    *sources, target = (word for word in shlex.split(words) if not word.startswith("--"))
-    inner = target.removeprefix(place).strip("/") if target.startswith(place) else target.removeprefix("./").strip("/")
-    if target.startswith("/") and not target.startswith(place):
-        raise _needs_image(folder, f"COPY to {target}, outside of {place}")
+def _copied(folder: Path, workdir: str, arguments: str) -> dict[str, bytes]:
+    *sources, target = (word for word in shlex.split(arguments) if not word.startswith("--"))
+    inner = target.removeprefix(workdir).strip("/") if target.startswith(workdir) else target.removeprefix("./").strip("/")
+    if target.startswith("/") and not target.startswith(workdir):
+        raise _needs_image(folder, f"COPY to {target}, outside of {workdir}")
     files: dict[str, bytes] = {}
     for source in sources:
         path = folder / "environment" / source

@@ -26,7 +26,7 @@ def is_same_call(
         (name, values), *_ = wanted.items()
         name = plain_name(name)
         schema = functions.get(name, {}).get("parameters", {})
-        fits = (each for each in left if each[0] == name and each[1] is not None and _fits(each[1], values, schema))
+        fits = (call for call in left if call[0] == name and call[1] is not None and _fits(call[1], values, schema))
         if (fit := next(fits, None)) is None:
             return False
         left.remove(fit)
@@ -50,16 +50,16 @@ def _fits(arguments: Mapping[str, Any], wanted: Mapping[str, Sequence[Any]], sch
 def _is_allowed(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
     """Whether a value has the declared type or the type of the ground truth (which may be a variable's name), and is allowed."""
     declared = _TYPES.get(str(schema.get("type")), (str,))
-    known = next((type(each) for each in allowed if each != ""), None)
-    if type(value) is not known and (type(value) not in declared or not _has_items(value, allowed, schema)):
+    kind = next((type(item) for item in allowed if item != ""), None)
+    if type(value) is not kind and (type(value) not in declared or not _has_items(value, allowed, schema)):
         return False
     if isinstance(value, dict):
-        return any(each != "" and _is_same_mapping(value, each) for each in allowed)
-    if isinstance(value, list) and any(isinstance(each, dict) for each in value):
+        return any(item != "" and _is_same_mapping(value, item) for item in allowed)
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return any(
-            isinstance(each, list) and len(each) == len(value) and all(map(_is_same_mapping, value, each)) for each in allowed
+            isinstance(item, list) and len(item) == len(value) and all(map(_is_same_mapping, value, item)) for item in allowed
         )
-    return _standard(value) in [_standard(each) for each in allowed]
+    return _standard(value) in [_standard(item) for item in allowed]
 
 
 def _has_items(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) -> bool:
@@ -67,8 +67,8 @@ def _has_items(value: Any, allowed: Sequence[Any], schema: Mapping[str, Any]) ->
     inner = _TYPES.get(str(schema.get("items", {}).get("type"))) if isinstance(value, list) else None
     if inner is None:
         return True
-    lists = [each for each in allowed if isinstance(each, list)]
-    return any(all(type(item) in (*inner, *map(type, each)) for item in value) for each in lists)
+    lists = [option for option in allowed if isinstance(option, list)]
+    return any(all(type(item) in (*inner, *map(type, option)) for item in value) for option in lists)
 
 
 def _is_same_mapping(value: Any, wanted: Any) -> bool:
@@ -76,14 +76,14 @@ def _is_same_mapping(value: Any, wanted: Any) -> bool:
         return False
     if any("" not in values for name, values in wanted.items() if name not in value):
         return False
-    return all(_standard(each) in [_standard(one) for one in wanted[name]] for name, each in value.items())
+    return all(_standard(given) in [_standard(option) for option in wanted[name]] for name, given in value.items())
 
 
 def _standard(value: Any) -> Any:
     """Drop spaces, case and some punctuation from texts: "April 1, 2024" equals "april 1 2024"."""
     if isinstance(value, str):
         return _LEFT_OUT.sub("", value).lower().replace("'", '"')
-    return [_standard(each) if isinstance(each, str) else each for each in value] if isinstance(value, list) else value
+    return [_standard(item) if isinstance(item, str) else item for item in value] if isinstance(value, list) else value
 
 
 _JSON_TYPES = {
@@ -96,7 +96,7 @@ _JSON_TYPES = {
 def json_schema(schema: Any) -> Any:
     """Convert BFCL's type names to JSON schema's: "dict" becomes "object", "float" becomes "number"."""
     if isinstance(schema, list):
-        return [json_schema(each) for each in schema]
+        return [json_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
     converted = {name: json_schema(value) for name, value in schema.items()}

@@ -74,15 +74,15 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
     unknown = [name for name in families if name not in DATASETS]
     if unknown:
         raise ClawError(f"reasoning-gym has no family {', '.join(unknown)}", f"choose from {', '.join(sorted(DATASETS))}", 2)
-    each = -(-count // len(families))
+    per_family = -(-count // len(families))
     questions = []
     for family in families:
-        data = reasoning_gym.create_dataset(family, size=each, seed=number)
-        for place in range(each):
-            entry = data[place]
+        data = reasoning_gym.create_dataset(family, size=per_family, seed=number)
+        for index in range(per_family):
+            entry = data[index]
             questions.append(
                 Question(
-                    f"{family}-{number}-{place}", entry["question"], str(entry["answer"]), tools=(PYTHON,), entry=(family, entry)
+                    f"{family}-{number}-{index}", entry["question"], str(entry["answer"]), tools=(PYTHON,), entry=(family, entry)
                 )
             )
     return questions[:count]
@@ -96,11 +96,11 @@ def read_questions(path: Path) -> list[Question]:
     """
     try:
         rows = _rows(path)
-        place = path.parent / "possible_answer" / path.name
-        answers = {str(row["id"]): row["ground_truth"] for row in _rows(place)} if place.exists() else {}
+        answers_file = path.parent / "possible_answer" / path.name
+        answers = {str(row["id"]): row["ground_truth"] for row in _rows(answers_file)} if answers_file.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
-    return read_each(enumerate(rows), lambda each: _question(each[1], each[0], path, answers))
+    return read_each(enumerate(rows), lambda numbered: _question(numbered[1], numbered[0], path, answers))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -185,13 +185,13 @@ def _in_digits(text: str) -> str:
 
 def _json_in(text: str) -> Any:
     """The last JSON object or list in a text. None if there is none."""
-    decoder, found, place = json.JSONDecoder(), None, 0
-    while (match := _OPENS.search(text, place)) is not None:
+    decoder, value, start = json.JSONDecoder(), None, 0
+    while (match := _OPENS.search(text, start)) is not None:
         try:
-            found, place = decoder.raw_decode(text, match.start())
+            value, start = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):
-            place = match.end()
-    return found
+            start = match.end()
+    return value
 
 
 def _is_right_as_text(reply: str, boxed: list[str], wanted: str) -> bool:

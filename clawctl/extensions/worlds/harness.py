@@ -8,13 +8,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
+
+from pydantic.dataclasses import dataclass as options
 
 from clawctl.environments import EpisodeFailed
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import Work, Worked
+from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Work, Worked
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.forward import PORT
+from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.run.endpoint import Endpoint
 
 _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
@@ -104,6 +108,34 @@ class ForeignAgent:
         if not way.connections:  # the agent never called the model, so the policy cannot be the cause
             raise EpisodeFailed("environment", f"the harness ended with code {ran.code} and never called the model: {log}")
         return Worked("time" if ran.timed_out else "done", log, log=f"the harness ended with code {ran.code}:\n{log}\n")
+
+
+@options(kw_only=True, eq=False, repr=False)
+class ShellEnvironment:
+    """The options of an environment whose agent works in a shell.
+
+    `path`: tasks, of which a fifth is held out. Without it, clawctl draws tasks. `harness`: the command of another agent, which
+    runs in the sandbox in place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward
+    single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended.
+    `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts."""
+
+    metrics = ("reward", "solved")
+    version = "3"
+    worst = 0.0
+
+    path: str | None = None
+    max_turns: int = 20
+    command_s: float = 30.0
+    harness: str | None = None
+    see: str | tuple[str, ...] = ""
+    steps: bool = False
+    sandbox: str | Mapping[str, Any] | None = None
+    accept_unverified: bool = False
+
+    def __post_init__(self) -> None:
+        self.kind = read_kind(self.sandbox)
+        built_in = OwnAgent(self.max_turns, self.command_s)
+        self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:

@@ -44,3 +44,8 @@ def rows_of(every: Sequence[Row], digest: Callable[[Row], int], split: Split, co
     rows = [row for row, out in zip(every, held_out, strict=True) if out == (split == "eval")]
     start = seed % len(rows) if rows else 0
     return [*rows[start:], *rows[:start]][:count]
+
+
+def task_numbers(split: Split, count: int, seed: int) -> list[int]:
+    """The numbers of drawn tasks. Even numbers are for training, odd numbers are held out."""
+    return [2 * (seed * 100_003 + index) + (split == "eval") for index in range(count)]

@@ -30,6 +30,7 @@ from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split
 from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.checking import CheckedTask, check_environment
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.splits import task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.process import kill_group
@@ -93,8 +94,7 @@ class OpenEnv:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """Each task is a seed of the environment. Even seeds are for training, odd seeds are held out."""
-        seeds = [2 * (seed * 100_003 + place) + (split == "eval") for place in range(count)]
-        return [Task(f"seed-{number}", number, split) for number in seeds]
+        return [Task(f"seed-{number}", number, split) for number in task_numbers(split, count, seed)]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         rewards: list[float] = []

@@ -23,6 +23,7 @@ from clawctl.extensions.worlds.gui.browser import find_chromium
 from clawctl.extensions.worlds.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.extensions.worlds.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
 from clawctl.extensions.worlds.gui.sites import DRAWN, FAMILIES, DrawnSite, SiteTask, draw_site
+from clawctl.extensions.worlds.splits import task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.extensions.worlds.verdicts import Graded, nothing
 from clawctl.run.endpoint import Endpoint
@@ -76,9 +77,8 @@ class Gui:
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         tasks = []
-        for place in range(count):  # even numbers are for training, odd numbers are held out
-            number = 2 * (seed * 100_003 + place) + (split == "eval")
-            page = self._names[place % len(self._names)]
+        for index, number in enumerate(task_numbers(split, count, seed)):
+            page = self._names[index % len(self._names)]
             if page in DRAWN:
                 spec: SiteTask | MiniWobTask = draw_site(page, number)
             else:

@@ -12,14 +12,14 @@ from pydantic.dataclasses import dataclass
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, outcome_of
+from clawctl.extensions.worlds.agent import outcome_of
 from clawctl.extensions.worlds.checking import check_each, left_out
-from clawctl.extensions.worlds.harness import make_harness
+from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.sandbox.tars import tar_of, without
-from clawctl.extensions.worlds.splits import rows_of
+from clawctl.extensions.worlds.splits import rows_of, task_numbers
 from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask, patched, read_rows
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
@@ -30,33 +30,16 @@ _FOLDER = "/app"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Swe:
-    """`path` is a file of rows in the format of SWE-bench, of which a fifth is held out. Without it, clawctl draws tasks.
+class Swe(ShellEnvironment):
+    """`path` is a file of rows in the format of SWE-bench, and `repositories` the folder of their repositories. A verdict is
+    unverified if it rests on what the graded code says of its own objects. The other options are those of `ShellEnvironment`."""
 
-    `repositories`: the folder of the rows' repositories. `harness`: the command of another agent, which runs in the sandbox in
-    place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward single turns: 1 for a
-    command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended. `sandbox`: the kind of sandbox
-    for the commands (`docs/environments.md`). `accept_unverified`: reward verdicts that rest on what the graded code says of its
-    own objects."""
-
-    metrics = ("reward", "solved")
-    version = "3"
-    worst = 0.0
-
-    path: str | None = None
     repositories: str | None = None
     max_turns: int = 30
     command_s: float = 60.0
-    harness: str | None = None
-    see: str | tuple[str, ...] = ""
-    steps: bool = False
-    sandbox: str | Mapping[str, Any] | None = None
-    accept_unverified: bool = False
 
     def __post_init__(self) -> None:
-        self.kind = read_kind(self.sandbox)
-        built_in = OwnAgent(self.max_turns, self.command_s)
-        self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
+        super().__post_init__()
         folder = None if self.repositories is None else Path(self.repositories).expanduser()
         self._read = [] if self.path is None else read_rows(Path(self.path).expanduser(), folder)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
@@ -76,8 +59,8 @@ class Swe:
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
             rows = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
-        else:  # even numbers are for training, odd numbers are held out
-            rows = [draw_task(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        else:
+            rows = [draw_task(number) for number in task_numbers(split, count, seed)]
         return [Task(task.name, task, split) for task in rows]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:

@@ -13,9 +13,9 @@ from pydantic.dataclasses import dataclass
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, outcome_of
+from clawctl.extensions.worlds.agent import outcome_of
 from clawctl.extensions.worlds.checking import NeedsImage, check_each, left_out
-from clawctl.extensions.worlds.harness import make_harness
+from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.containers import Container
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
@@ -30,34 +30,15 @@ from clawctl.run.endpoint import Endpoint
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Terminal:
-    """`path` is a folder of tasks in Harbor's format, of which a fifth is held out. Without it, clawctl draws tasks.
-
-    `harness`: the command of another agent, which runs in the sandbox in place of the built-in agent. `see`: folders that it needs,
-    separated by commas. `steps`: also reward single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in
-    agent reports how commands ended. `sandbox`: the kind of sandbox for the commands (`docs/environments.md`).
-    `accept_unverified`: reward verdicts for which the tests ran text of the graded code beside themselves."""
-
-    metrics = ("reward", "solved")
-    version = "3"
-    worst = 0.0
-
-    path: str | None = None
-    max_turns: int = 20
-    command_s: float = 30.0
-    harness: str | None = None
-    see: str | tuple[str, ...] = ""
-    steps: bool = False
-    sandbox: str | Mapping[str, Any] | None = None
-    accept_unverified: bool = False
+class Terminal(ShellEnvironment):
+    """`path` is a folder of tasks in Harbor's format. A verdict is unverified if the tests ran text of the graded code beside
+    themselves. The other options are those of `ShellEnvironment`."""
 
     def __post_init__(self) -> None:
-        self.kind = read_kind(self.sandbox)
+        super().__post_init__()
         if not self.kind.has_own_files:
             cure = "use another kind of sandbox, or the environment swe or toolcall"
             raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
-        built_in = OwnAgent(self.max_turns, self.command_s)
-        self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
         self._read = [] if self.path is None else read_tasks(Path(self.path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from clawctl.environments import Split
+from clawctl.extensions.worlds.splits import task_numbers
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
 
 _WORDS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parents[1] / "words.yaml").read_text("utf-8"))
@@ -91,14 +93,11 @@ def rename(draw: random.Random, number: int) -> HarborTask:
 FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count, total, largest, replace, rename)
 
 
-def draw_tasks(split: str, number: int, seed: int) -> list[HarborTask]:
+def draw_tasks(split: Split, number: int, seed: int) -> list[HarborTask]:
     """Draw tasks, alternating between the families.
 
-    Training tasks have even numbers, held-out tasks odd ones. A task's family and number determine its content. Its family depends
-    on the number of families: if you add one, raise `Terminal.version`.
+    A task's family and number determine its content. Its family depends on the number of families: if you add one, raise
+    `Terminal.version`.
     """
-    tasks = []
-    for place in range(number):
-        name = 2 * (seed * 100_003 + place) + (split == "eval")
-        tasks.append(FAMILIES[place % len(FAMILIES)](random.Random(f"terminal {name}"), name))
-    return tasks
+    names = enumerate(task_numbers(split, number, seed))
+    return [FAMILIES[index % len(FAMILIES)](random.Random(f"terminal {name}"), name) for index, name in names]

@@ -14,7 +14,7 @@ from clawctl.environments.asking import complete, new_client
 from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
-from clawctl.extensions.worlds.splits import rows_of
+from clawctl.extensions.worlds.splits import rows_of, task_numbers
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
 from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, gym_questions, read_questions
 from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
@@ -57,8 +57,8 @@ class ToolCall:
             questions = rows_of(self._read, lambda question: question.digest, split, count, seed)
         elif self._gym:
             questions = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
-        else:  # even numbers are for training, odd numbers are held out
-            questions = [draw_question(2 * (seed * 100_003 + place) + (split == "eval")) for place in range(count)]
+        else:
+            questions = [draw_question(number) for number in task_numbers(split, count, seed)]
         return [Task(question.name, question, split) for question in questions]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:

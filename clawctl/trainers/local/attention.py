@@ -271,7 +271,7 @@ def visible(tree: Trie, device: torch.device) -> Visible:
     ends_T = torch.from_numpy(tree.ends_T).to(device)
     queries_M = np.unique(np.concatenate(tree.before_scored))
     seen = functools.partial(Visible, ends_T, torch.from_numpy(queries_M).to(device))
-    if device.type != "cuda":
+    if device.type == "cpu":
         return seen(make_blocks(tree), make_blocks(tree, queries_M))
     return seen((), (), block_mask(ends_T))
 
@@ -328,7 +328,7 @@ def _attend(
     scale = settings.get("scaling") or query.shape[-1] ** -0.5
     device = query.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
-    if device == "cuda":
+    if device != "cpu":
         operands = query.to(dtype), key.to(dtype), value.to(dtype)
         return _flex()(*operands, block_mask=tree.mask, scale=scale, enable_gqa=True).transpose(1, 2), None
     # The other outputs of the last layer are not used.

@@ -1,7 +1,10 @@
 """Loads the parts of a policy: the base model in its dtype, its adapter, and its tokenizer's files."""
 
+import functools
 import importlib.util
 import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,28 @@ def _quantization(kind: str, device: torch.device) -> Any:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
     )
+
+
+@contextmanager
+def in_float32(module: Any) -> Iterator[None]:
+    """Within this context, each layer computes in float32 and holds its weights in float32 only meanwhile."""
+
+    def widen(layer: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        layer.float()
+        return tuple(value.float() if torch.is_tensor(value) and value.is_floating_point() else value for value in inputs)
+
+    with ExitStack() as hooks:
+        for layer in module.modules():
+            own = next(layer.parameters(recurse=False), None)
+            if own is not None and own.dtype != torch.float32:
+                hooks.callback(layer.register_forward_pre_hook(widen).remove)
+                narrow = functools.partial(_narrow, own.dtype)
+                hooks.callback(layer.register_forward_hook(narrow, always_call=True).remove)
+        yield
+
+
+def _narrow(dtype: torch.dtype, layer: Any, inputs: Any, output: Any) -> None:
+    layer.to(dtype)
 
 
 def load_config(path: str) -> Any:

@@ -20,7 +20,7 @@ from clawctl.trainers.local.attention import TREE, register
 from clawctl.trainers.local.batches import Merge, Microbatch, StepImages, make_microbatch
 from clawctl.trainers.local.head import token_logprobs
 from clawctl.trainers.local.layers import keep_asked_states, use_fast_norms, use_fused_lora
-from clawctl.trainers.local.loading import adapted, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.trainers.local.loading import adapted, in_float32, load_causal, load_config, publish_dtype_of, tokenizer_files_of
 from clawctl.trainers.local.ranks import Ranks, gathering, is_sharded, layers_of, shard, whole
 from clawctl.trainers.local.trees import Branch, make_branch
 from clawctl.vision.reader import image_reader
@@ -188,20 +188,20 @@ class PolicyModel:
         served = None if self.unquantised is None else self._served(self.unquantised)
         with self._rounded():
             for ids in prompts:
+                ids_BT = torch.tensor([ids], device=self.device if served is None else "cpu")
                 if served is None:
-                    ids_BT = torch.tensor([ids], device=self.device)
                     logits = self.compute(functools.partial(_logits, self.causal, ids_BT))
                 else:
-                    ids_BT = torch.tensor([ids])
-                    logits = _logits(served, ids_BT)
+                    with in_float32(served):
+                        logits = _logits(served, ids_BT)
                 logprobs = logits[0, :-1].float().log_softmax(-1).gather(1, ids_BT[0, 1:, None]).squeeze(1)
                 values.append([None, *logprobs.tolist()])
             image = {} if self.images is None else {"image": self._image_canary(self.images)}
         return {"prompt_ids": prompts, "logprobs": values, **image}
 
     def _served(self, unquantised: Any) -> Any:
-        """`unquantised` with the adapter as it is now. What is served has no weights of 4 bits, whose logprobs differ by more than
-        a canary allows."""
+        """`unquantised` with the adapter as it is now. What is served has no weights of 4 bits, and its engine may compute in
+        float32: logprobs of 4 bits, or in bfloat16, differ by more than a canary allows."""
         adapter = dict(self.trained())
         for name, weight in unquantised.named_parameters():
             if name in adapter:

@@ -6,6 +6,7 @@ independent sum over the tensors that training keeps: base, adapter, gradients, 
 `canary`: versions over a base in simulated 4 bits on a small model. A whole one must pass the engine's check, and a broken one
 must not. `tinker`: seconds until a dead service ends a call with a message.
 `memory`: the tests of a step that runs out of memory, by a hook that fails on purpose.
+`devices`: a step of each method on a device that pretends to be a card and takes no tensor of the CPU; it must be the CPU's step.
 """
 
 import subprocess
@@ -53,7 +54,7 @@ def main() -> None:
     options = arguments(__doc__ or "")
     with tempfile.TemporaryDirectory(prefix="clawctl-card-") as folder:
         rows = [*plan_rows(), *one_gpu_rows(), *canary_rows(Path(folder), QUICK_VERSIONS if options.quick else VERSIONS)]
-        rows += [*tinker_rows(), *memory_rows()]
+        rows += [*tinker_rows(), *memory_rows(), *device_rows()]
     report("card", rows, options.json)
 
 
@@ -101,6 +102,11 @@ def memory_rows() -> list[Row]:
         Row("memory", "turns_lost", 0.0 if whole and alone else None, "turns"),
         Row("memory", "long_turn_refused_with_reason", float(alone), "share"),
     ]
+
+
+def device_rows() -> list[Row]:
+    mixes = not passes("tests/trainers/local/test_pretended_card.py")
+    return [Row("devices", "device_mixups", None if mixes else 0.0, "of 10 steps")]
 
 
 def passes(test: str) -> bool:

@@ -1,0 +1,83 @@
+"""A step of each method mixes no tensors of two devices, and makes on a card what it makes on the CPU."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pretended_card import Mixup, dense_attention, pretended_card
+from safetensors.torch import load_file
+
+from clawctl.run.directory import RunDir, open_run
+from clawctl.run.policies import ensure_base_policy
+from clawctl.trainers.local import attention
+from clawctl.trainers.local.ranks import Ranks
+from tests.train.tiny import Sampler, make_recipe, publish_turns, run_training
+
+METHODS: dict[str, dict[str, Any]] = {
+    "binary": {"method": "binary"},
+    "grpo": {"method": "grpo"},
+    "opd": {"method": "opd"},
+    "opd-topk": {"method": "opd_topk", "topk": 8},
+    "practice": {
+        "method": "opd_topk", "topk": 8, "topk_of": "teacher", "teacher": "base", "guidance": 1.3, "divergence": "forward",
+        "lr": "auto",
+    },
+    "combine": {"method": "combine"},
+    "combine-topk": {"method": "combine", "topk": 8},
+    "hybrid": {"method": "hybrid"},
+}  # fmt: skip
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "full": {"turn_bound": None},
+    "adapter": {"lora": {"rank": 2}, "gradient_checkpointing": True, "kl_budget": 0.5, "tokens_per_microbatch": 64},
+}
+
+
+def test_a_mixup_is_noticed_and_a_backward_pass_is_computed() -> None:
+    with pretended_card() as card:
+        weight, values = torch.randn(2, 3, device=card, requires_grad=True), torch.randn(2, 3)
+        with pytest.raises(Mixup, match=r"aten\.mul"):
+            weight * values
+        (weight * values.to(card)).sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.device == card
+        assert torch.equal(weight.grad.cpu(), values)
+
+
+@pytest.fixture(scope="module")
+def untied_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with a head of its own: the pretended device cannot keep weights tied that are moved there."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, model = tmp_path_factory.mktemp("untied"), AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(model_path).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("method", "weights"), [*((method, "adapter") for method in METHODS), ("binary", "full"), ("practice", "full")]
+)
+def test_a_step_on_a_card_mixes_no_devices_and_is_that_of_the_cpu(
+    tmp_path: Path, sampler: Sampler, untied_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, weights: str
+) -> None:
+    monkeypatch.setattr(attention, "_compiled", dense_attention)
+    recipe = make_recipe(untied_path, batch_turns=2, max_steps=1, **METHODS[method], **WEIGHTS[weights])
+
+    def trained(name: str, device: torch.device) -> RunDir:
+        run = open_run(tmp_path / name)
+        ensure_base_policy(run, str(untied_path))
+        publish_turns(run, sampler, 8, group_id="g", task_id="t")
+        run_training(run, recipe, Ranks(0, 1, device), threading.Event(), once=True)
+        return run
+
+    with pretended_card() as card:
+        on_card = trained("card", card)
+    on_cpu = trained("cpu", torch.device("cpu"))
+    ours, theirs = (load_file(next(run.version_folder(1).glob("*.safetensors"))) for run in (on_card, on_cpu))
+    assert ours.keys() == theirs.keys()
+    for name, tensor in ours.items():
+        torch.testing.assert_close(tensor, theirs[name], atol=2e-4, rtol=1e-3)

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
 from clawctl.trainers.local import attention
+from clawctl.trainers.local.loading import adapted, load_causal
+from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_recipe, publish_turns, run_training
 
@@ -81,3 +83,18 @@ def test_a_step_on_a_card_mixes_no_devices_and_is_that_of_the_cpu(
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=2e-4, rtol=1e-3)
+
+
+def test_the_canary_of_a_version_over_4_bits_mixes_no_devices(untied_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "_compiled", dense_attention)
+    recipe = make_recipe(untied_path, lora={"rank": 2})
+    lora, plain = recipe.train.lora, load_causal(str(untied_path), torch.device("cpu"), torch.bfloat16)
+    assert lora is not None
+    with pretended_card() as card:
+        policy = load_policy(recipe, Ranks(0, 1, card))
+        policy.unquantised = adapted(plain, lora, None, 0)  # on the CPU: the card holds the base of 4 bits
+        canary = policy.canary()
+        policy.unquantised = None
+        on_card = policy.canary()
+    for ours, theirs in zip(canary["logprobs"], on_card["logprobs"], strict=True):
+        assert ours[1:] == pytest.approx(theirs[1:], abs=0.1)  # the plain base was rounded to 16 bits

@@ -38,8 +38,8 @@ REDACTED = "redacted"  # the reason why such a turn is not trained
 Decode = Callable[[list[int]], str]  # from token ids to their text; with a method `placeholder`: `prompt_ids.TokenReader`
 Row = TypeVar("Row", Exchange, Turn)
 _SHORTEST_REPEATED = 4  # characters; a shorter secret is not looked for in later messages
-# Different secrets of one conversation that are looked for one by one: in later messages, and in the ids. All text is read once for
-# each, so a message of ten thousand keys would hold up everybody's captures for minutes. With more, the ids are not written.
+# Secrets of one conversation that are looked for in later messages and in the ids. All text is read once for each of them, so ten
+# thousand keys would hold up all captures for minutes. With more, the ids are not written.
 _MOST_SECRETS = 256
 _STATIC_CACHE_SIZE = 64  # tools and system prompts in which something was found
 _GROUPING_CLAIMS = {"session_id", "agent_id", "task_id", "group_id", "turn_of_client"}  # claims that only group requests
@@ -61,6 +61,7 @@ class _Reading:
     accepted: set[str] = field(default_factory=set)  # values in static texts that are certainly no secrets
     before: str = ""  # the end of what was said last
     secrets: set[str] = field(default_factory=set)  # those of earlier messages, which later ones may repeat
+    digest: bytes = b""  # of `secrets`
 
 
 class Redactor(TextSearch):
@@ -165,24 +166,20 @@ class Redactor(TextSearch):
             return None
         return f"redacted-{blake2b(value.encode(errors='replace'), key=self._salt, digest_size=12).hexdigest()}"
 
-    def _redact_part(self, value: Any, part: str, reading: _Reading, before: str = "") -> Any:
+    def _redact_part(self, value: Any, part: str, reading: _Reading, follows: _Reading | None = None) -> Any:
         """Redact `value` and count under `part` the rules that found something in it."""
-        clean, rules = self._remembered(value, reading.memory, before)
+        clean, rules = self._remembered(value, reading.memory, follows)
         if rules:
             reading.hits.setdefault(part, Counter()).update(rules)
         return clean
 
     def _redact_message(self, message: Message, part: str, reading: _Reading) -> Message:
         """Redact a message that follows `reading.before`. A secret of an earlier message is one here as well."""
-        clean: Message = self._redact_part(message, part, reading, reading.before)
-        if reading.secrets:
-            repeated = _without_values(clean, reading.secrets)
-            if repeated != clean:
-                clean = repeated
-                reading.hits.setdefault(part, Counter())[REPEATED] += 1
+        clean: Message = self._redact_part(message, part, reading, reading)
         if clean is not message and len(reading.secrets) < _MOST_SECRETS:
             values = [found.value for found in findings(message, clean) or () if len(found.value) >= _SHORTEST_REPEATED]
             reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
+            reading.digest = sha256(reading.digest + orjson.dumps(values)).digest()
         reading.before = last_words(message) or reading.before
         return clean
 
@@ -213,9 +210,11 @@ class Redactor(TextSearch):
         """Redact a conversation. A message seen before costs only its digest."""
         return self._messages(messages, _Reading(key, self._memories.of(key)))
 
-    def _remembered(self, value: Any, memory: Memory, before: str = "") -> tuple[Any, Counter[str]]:
-        """Redact `value`, from memory if the key sent it before, after the same question, and return the rules that matched."""
-        digest = sha256(orjson.dumps((value, before), option=orjson.OPT_NON_STR_KEYS)).digest()  # faster than BLAKE2 in hardware
+    def _remembered(self, value: Any, memory: Memory, follows: _Reading | None = None) -> tuple[Any, Counter[str]]:
+        """Redact `value`, from memory if the key sent it before, after the same words, and return the rules that matched."""
+        before, secrets = (follows.before, follows.digest) if follows else ("", b"")
+        text = orjson.dumps((value, before), option=orjson.OPT_NON_STR_KEYS)
+        digest = sha256(secrets + text).digest()  # faster than BLAKE2 in hardware
         if (known := memory.get(digest)) is not None:
             return (value if known[0] is None else known[0]), known[1]
         outer, self._thread.rules = self._thread.rules, Counter()
@@ -223,6 +222,9 @@ class Redactor(TextSearch):
         if before or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
             clean = self._answered(clean, self._question(before))
         rules, self._thread.rules = self._thread.rules, outer
+        if follows and (repeated := _without_values(clean, follows.secrets)) != clean:
+            clean = repeated
+            rules[REPEATED] += 1
         if clean == value:  # what was found may stand in the question alone
             clean, rules = value, Counter()
         size = 0 if clean is value else len(orjson.dumps(clean, option=orjson.OPT_NON_STR_KEYS))
@@ -301,12 +303,9 @@ class Redactor(TextSearch):
             self._thread.accepted = set()
 
     def _is_clean(self, text: str, reading: _Reading) -> bool:
-        self._thread.accepted = reading.accepted
-        try:
-            clean = self.text(text) if reading.accepted else self._remembered(text, reading.memory)[0]
-            return bool(clean == text)
-        finally:
-            self._thread.accepted = set()
+        if reading.accepted:
+            return not self._spans_beside(text, reading)
+        return bool(self._remembered(text, reading.memory)[0] == text)
 
     def _shown_answer(self, row: Exchange | Turn, reading: _Reading, shown: "_Shown", before: str = "") -> "_Shown":
         """Whether the sampled ids may be written: a secret in them is nowhere replaced, because it would be trained."""
@@ -359,11 +358,10 @@ def _pairs(original: Any, clean: Any) -> list[tuple[Any, Any]]:
 def last_words(message: Message) -> str:
     """The end of what a message says, as the other side reads it before it answers."""
     for key in reversed(CONTENTS):
-        if not (content := message.get(key)):
-            continue
-        for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
-            if words := text[-2 * QUESTION :].strip() or text.strip():
-                return words[-QUESTION:]
+        if content := message.get(key):
+            for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
+                if words := text[-2 * QUESTION :].strip() or text.strip():
+                    return words[-QUESTION:]
     return ""
 
 

@@ -43,8 +43,7 @@ class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.rules: Counter[str] = Counter()  # rules that found something
         self.static: StaticText | None = None  # the static text that is being searched
-        # While token ids are searched: values accepted in the static texts of the exchange
-        self.accepted: set[str] = set()
+        self.accepted: set[str] = set()  # while token ids are searched: values accepted in the exchange's static texts
 
 
 class TextSearch:

@@ -31,6 +31,7 @@ from scripts.benchmarks.table import Row, arguments, report
 
 _DEFAULT = PrivacyConfig().redact
 _SEEDS = 5
+_REPEATS = 20  # of a conversation that was seen before
 
 
 def rates(case: str, lines: Iterable[Line], leaves: Callable[[Line], bool], touches: Callable[[Line], bool]) -> list[Row]:
@@ -148,7 +149,7 @@ def conversation(turns: int, draw: random.Random) -> list[dict[str, Any]]:
 def cost_rows(rounds: int) -> list[Row]:
     """Measure new text, and a history that grows by two messages per turn. The history counts whole, as it is written whole."""
     draw = random.Random(0)
-    fresh, again = [], []
+    fresh, again, seen = [], [], []
     alone: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for _ in range(rounds):
         messages = conversation(20, draw)
@@ -165,9 +166,14 @@ def cost_rows(rounds: int) -> list[Row]:
             redactor.messages(messages[: turn + 1])
             written += sum(len(message["content"].encode()) for message in messages[: turn + 1]) / 1024
         again.append((time.process_time() - began) / written * 1e6)
+        began = time.process_time()
+        for _ in range(_REPEATS):
+            redactor.messages(messages)
+        seen.append((time.process_time() - began) / _REPEATS / size * 1e6)
     return [
         Row("new text", "us_per_kb", min(fresh), "us"),
         Row("20-turn session", "us_per_kb", min(again), "us"),
+        Row("text seen before", "us_per_kb", min(seen), "us"),
         *(Row(f"new text, {kind} alone", "us_per_kb", min(costs), "us") for kind, costs in alone.items()),
         Row("hostile text", "us_per_kb", max(map(_cost_of, _hostile())), "us"),
     ]

@@ -161,6 +161,12 @@ def test_the_training_loop_imports_no_torch_and_no_trainer() -> None:
     assert named == []
 
 
+def test_the_parent_of_the_stages_imports_no_torch() -> None:
+    """It runs as long as they do."""
+    code = "import sys, clawctl.launch.up, clawctl.serve.gateway; print({'torch', 'transformers'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
 def test_modules_below_the_stages_import_none_of_them() -> None:
     above = STAGES | set(BEHIND_A_SEAM) | {"cli", "launch"}
     wrong = []

@@ -114,7 +114,7 @@ def _goes_on(run: RunDir, chosen: str | None) -> bool:
 def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None, card: str | None, asks: bool) -> None:
     """Write the recipe for the chosen model, which is downloaded if the run `starts` now."""
     with busy("looking at this machine …"):
-        from clawctl.launch.beginning import download, fitting_models, free_port, recipe_for, this_box, write_recipe
+        from clawctl.launch.beginning import download, fitting_models, recipe_for, this_box, write_recipe
 
         box = this_box(card)
         models = fitting_models(box) if model is None else []
@@ -125,7 +125,7 @@ def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None,
             from clawctl.serve.gateway import check_model
 
             check_model(Recipe(model=ModelConfig(path=model)))  # where there is no such model, planning takes long to say so
-        written = recipe_for(model, judge, box, path.parent.name if starts else path.stem, free_port(30000) if starts else None)
+        written = recipe_for(model, judge, box, path.parent.name if starts else path.stem, 30000 if starts else None)
     if starts:
         download(written.recipe())
     write_recipe(path, written.text, anew=starts)

@@ -3,6 +3,7 @@
 A `Launcher` is the seam between `clawctl up --on NAME` and a scheduler: it runs the stages as jobs. `LAUNCHERS` finds it by name.
 """
 
+import socket
 from typing import Protocol
 
 from clawctl.config import Recipe
@@ -44,3 +45,16 @@ def launcher_of(run: RunDir) -> Launcher:
     if not record:
         raise ClawError(f"{run.root} has no jobs", "submit them with `clawctl up RECIPE --on NAME`, such as slurm", 2)
     return LAUNCHERS.load(str(record.get("on")), f"{run.launch}: on")
+
+
+def free_port(preferred: int) -> int:
+    """`preferred`, or another port of this machine if that one is taken."""
+    for port in (preferred, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    return preferred

@@ -1,7 +1,6 @@
 """The recipe of `clawctl start`: from two answers, with settings that fit this machine or a named card."""
 
 import json
-import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from clawctl.architectures import KNOWN, skeleton
 from clawctl.config import Recipe, load_recipe
 from clawctl.config.editing import with_value
 from clawctl.errors import ClawError
+from clawctl.launch import free_port
 from clawctl.launch.estimating import box_for
 from clawctl.launch.fitting import FittingChange, fit, fitted
 from clawctl.launch.plan import MemoryPlan
@@ -67,7 +67,7 @@ def _download_size(model: str) -> str:
 
 
 def recipe_for(model: str, judge: str | None, box: Box, name: str, port: int | None = None) -> Written:
-    """`judge` is the URL of a server that judges; None: as in the shipped recipe. `port`: of the server, if it is chosen here.
+    """`judge` is the URL of a server that judges; None: as in the shipped recipe. `port`: the server's, unless it is taken.
 
     Raises ClawError (exit code 2) if the model cannot fit."""
     origin = find_recipe(Path("default" if box.free and model != SMALL else "smollm2"))
@@ -80,7 +80,7 @@ def recipe_for(model: str, judge: str | None, box: Box, name: str, port: int | N
         text = with_value(text, "train.tokens_per_microbatch", 16384, "this card is large enough")
         text = with_value(text, "serve.kv_cache_tokens", 131072, "of all running conversations together")
     if port is not None:
-        text = with_value(text, "serve.port", port, "was free")
+        text = with_value(text, "serve.port", free_port(port), "was free")
     changes, plan = fit(lambda settings: _loaded(text, settings), box)
     return Written(fitted(text, changes), changes, plan, origin.stem)
 
@@ -98,19 +98,6 @@ def write_recipe(path: Path, text: str, anew: bool = False) -> None:
         raise ClawError(f"{path} exists already", "choose another name: clawctl start --write NAME.yaml", 2)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     publish_bytes(path, text.encode())
-
-
-def free_port(preferred: int) -> int:
-    """`preferred`, or another port of this machine if that one is taken."""
-    for port in (preferred, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    return preferred
 
 
 def download(recipe: Recipe) -> None:

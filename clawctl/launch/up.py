@@ -28,7 +28,7 @@ from clawctl.config import Recipe, TrainerConfig
 from clawctl.config.environment import environment_with
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
-from clawctl.launch.beginning import free_port
+from clawctl.launch import free_port
 from clawctl.launch.status import LiveStatus
 from clawctl.printing import plain
 from clawctl.process import die_with_parent, hidden

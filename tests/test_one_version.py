@@ -1,8 +1,6 @@
 """vLLM serves one version of full weights at a time. Stages that need another version are warned before the first turn."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from clawctl.run.directory import open_run
 from clawctl.run.endpoint import check_unserved_versions, unserved_versions
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
+from tests import forked
 
 ONE_VERSION: dict[str, Any] = {"model": {"path": "x", "name": "m"}, "serve": {"engine": "vllm"}}
 
@@ -69,8 +68,7 @@ def test_it_is_a_warning_while_the_base_serves_and_an_error_once_trained_weights
 def test_up_refuses_such_a_recipe_before_a_stage_is_started(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("serve: {engine: vllm}\nup: {stages: [serve, collect, judge, train]}\n")
-    command = [sys.executable, "-m", "clawctl", "up", str(recipe), "--run", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run("up", recipe, "--run", tmp_path / "run")
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
     assert "one version at a time" in said

@@ -2,8 +2,6 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +33,7 @@ from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.reward import OUTCOME, worth
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
+from tests import forked
 from tests.serve.served import Server, build_model
 from tests.waiting import until
 
@@ -90,9 +89,9 @@ def rows(server: Server) -> dict[str, Turn]:
 def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_published_turns(tmp_path: Path, server: Server) -> None:
     code = tmp_path / "mine.py"
     code.write_text(CODE)
-    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root)]
+    command = ["play", f"{code}:Letters", "--run", server.run.root]
     options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--tasks", "3", "--attempts", "2", "--seed", "4"]
-    played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
+    played = forked.run(*command, *options, timeout_s=200)
     assert played.returncode == 0, played.stderr
     assert "6 episodes: 4 done, 2 environment; mean reward 0.25" in played.stdout
     found = list(rows(server).values())
@@ -143,9 +142,9 @@ class Duel:
 def test_each_of_several_agents_is_credited_with_its_own_outcome_and_compared_with_itself(tmp_path: Path, server: Server) -> None:
     code = tmp_path / "duel.py"
     code.write_text(DUEL)
-    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Duel", "--run", str(server.run.root), "--tasks", "1"]
+    command = ["play", f"{code}:Duel", "--run", server.run.root, "--tasks", "1"]
     options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--attempts", "2"]
-    played = subprocess.run([*command, *options], capture_output=True, text=True, timeout=200, check=False)
+    played = forked.run(*command, *options, timeout_s=200)
     assert played.returncode == 0, played.stderr
     found = [turn for turn in rows(server).values() if turn.task_id == "duel-0"]
     assert len(found) == 4
@@ -168,12 +167,12 @@ def test_each_of_several_agents_is_credited_with_its_own_outcome_and_compared_wi
 
 def test_an_outcome_of_other_code_does_not_count_and_the_episode_is_played_again(tmp_path: Path, server: Server) -> None:
     code = tmp_path / "changed.py"
-    command = [sys.executable, "-m", "clawctl", "play", f"{code}:Letters", "--run", str(server.run.root), "--tasks", "1"]
+    command = ["play", f"{code}:Letters", "--run", server.run.root, "--tasks", "1"]
     options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--attempts", "2"]
 
     def rewards(text: str) -> list[float | None]:
         code.write_text(text)
-        subprocess.run([*command, *options], capture_output=True, timeout=200, check=True)
+        assert forked.run(*command, *options, timeout_s=200).returncode == 0
         outcomes = (line for line in Ratings(server.run).read() if isinstance(line, SessionOutcome) and line.turn_ids is None)
         return sorted(line.reward or 0 for line in outcomes if line.episode and str(code) in line.episode["environment"])
 

@@ -2,8 +2,6 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from clawctl.eval.pairs import choose_suites, evaluate_chosen, summary
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
+from tests import forked
 from tests.eval.answering_server import announce, answering
 
 SUITE = """
@@ -63,16 +62,16 @@ def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) 
     run, suite = open_run(tmp_path / "run"), tmp_path / "shorter.py"
     suite.write_text(SUITE)
     ensure_base_policy(run, "crafts")
-    command = [sys.executable, "-P", "-m", "clawctl", "eval", "--run", str(run.root), "--suite", f"{suite}:Shorter", "--json"]
+    command = ["eval", "--run", run.root, "--suite", f"{suite}:Shorter", "--json"]
     (tmp_path / "recipe.yaml").write_text("model: {path: crafts}\n")
-    command += ["--recipe", str(tmp_path / "recipe.yaml")]
+    command += ["--recipe", tmp_path / "recipe.yaml"]
     with answering(lambda body: "ok") as server:
         announce(run, server.url)
-        done = subprocess.run([*command, "--version", "0", "--against", "0"], capture_output=True, text=True, check=False)
+        done = forked.run(*command, "--version", "0", "--against", "0")
         assert (done.returncode, "cannot be compared with itself" in done.stderr) == (2, True)
         policy = Policy(1, 0, 1, "binary", "full", "crafts", [], None, {}, 0.0)
         publish_policy(run, policy, lambda folder: None)
-        done = subprocess.run([*command, "--against", "0"], capture_output=True, text=True, check=False)
+        done = forked.run(*command, "--against", "0")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert (told["version"], told["suites"][f"{suite}:Shorter"]["shorter"]["wins"]) == (1, 2)

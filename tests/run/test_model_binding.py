@@ -1,7 +1,5 @@
 """A run is bound to its model by the first stage that works on it. A failed attempt does not bind it."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from clawctl.run.directory import open_run
 from clawctl.run.endpoint import announce
 from clawctl.run.model_binding import first_attempt, is_bound
 from clawctl.run.policies import ensure_base_policy, list_versions, read_policy
+from tests import forked
 
 
 def begin(root: Path, model: str, stage: str = "serve") -> None:
@@ -29,14 +28,11 @@ def fail(root: Path) -> None:
 def test_a_server_that_cannot_load_its_model_does_not_bind_the_run_to_it(tmp_path: Path) -> None:
     (tmp_path / "wrong").mkdir()
     (tmp_path / "wrong" / "config.json").write_text('{"model_type": "qwen3"}')
-    command = [sys.executable, "-m", "clawctl", "serve", "--port", "0", "--run", str(tmp_path / "run")]
-    done = subprocess.run([*command, "--model", str(tmp_path / "wrong")], capture_output=True, text=True, check=False, timeout=120)
+    done = forked.run("serve", "--port", "0", "--run", tmp_path / "run", "--model", tmp_path / "wrong")
     assert done.returncode != 0
     assert not (tmp_path / "run" / "recipe.yaml").exists()
     assert list_versions(open_run(tmp_path / "run")) == []
-    missing = subprocess.run(
-        [*command[:-1], str(tmp_path / "other"), "--model", str(tmp_path / "nowhere")], check=False, timeout=120
-    )
+    missing = forked.run("serve", "--port", "0", "--run", tmp_path / "other", "--model", tmp_path / "nowhere")
     assert missing.returncode == 2
     assert not (tmp_path / "other").exists(), "what is known to be wrong makes no run at all"
 

@@ -101,7 +101,7 @@ def _values_of(text: str, lower: str, named: Named) -> Iterator[Span]:
         return
     if span := _assigned_value(text, named.begin, named.end, named.name, named.kind):
         yield span
-    elif named.kind != "part":
+    elif named.kind != "part" and not named.name.lower().endswith("_pat"):  # patterns are named like this as well
         yield from _adjacent_values(text, lower, named.begin, named.end, named.name, named.kind)
 
 

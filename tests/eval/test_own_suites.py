@@ -69,7 +69,7 @@ def recipe(judge: str | None, **settings: Any) -> Recipe:
     return Recipe.model_validate({
         "model": {"path": str(TEXT_MODEL), "name": "tiny", "dtype": "float32"}, "serve": {"api_key": "key"},
         "judge": {"votes": 3, "max_tokens": 64, "history_chars": 0, **endpoint},
-        "eval": {"holdout": 0.999, "suites": ["own", "replay"], "max_tokens": 64, "concurrency": 4, **settings},
+        "eval": {"holdout": 0.999999, "suites": ["own", "replay"], "max_tokens": 64, "concurrency": 4, **settings},
     })  # fmt: skip
 
 

@@ -138,6 +138,7 @@ DRAWN |= {  # for the fresh lines
     "pinecone": key("pc", "sk_", (ALNUM, 6), "_", (ALNUM, 63)), "firecrawl": key("f", "c-", (HEX, 32)), "jina": key("ji", "na_", (HEX, 32), (ALNUM, 28)), "langfuse": _uuid("sk-lf-"),
     "posthog": key("ph", "x_", (ALNUM, 43)), "resend": key("r", "e_", (ALNUM, 8), "_", (ALNUM, 24)), "buildkite": key("bku", "a_", (HEX, 40)), "circleci": key("CCI", "PAT_", (ALNUM, 22), "_", (HEX, 40)),
     "render": key("rn", "d_", (ALNUM, 28)), "doorefresh": key("dor_", "v1_", (HEX, 64)), "neon": key("na", "pi_", (LOWER, 64)), "modal": key("a", "s-", (ALNUM, 22)),
+    "short8": some(ALNUM, 8), "minisign": key("RWRT", "Y0Iy", (ALNUM, 60)), "productkey": key((UPPER, 5), "-", (UPPER, 5), "-", (UPPER, 5), "-", (UPPER, 5), "-", (UPPER, 5)),
     "base32": some(BASE32, 32), "wif": key("K", ("wxyz", 1), (BASE58, 50)), "xprv": key("xp", "rv9s21ZrQH143K", (BASE58, 97)), "pgp": _armored,
     "hexup128": some("0123456789ABCDEF", 128), "django": some(string.ascii_lowercase + string.digits + "!@#$%^&*(-_=+)", 50), "lower7": some(LOWER, 7), "hex37": some(HEX, 37),
     "digits12": some("123456789", 12), "upper10": some(UPPER, 10), "upper16": some(UPPER, 16), "upper20": some("0123456789ABCDEFGHJKMNPQRSTVWXYZ", 21), "alnum14": some(ALNUM, 14),

@@ -53,6 +53,16 @@ def _is_generated(value: str) -> bool:
     return is_stronger_password(value) and (is_chosen(value) or re.search(r"\w[!#$%^&*+=~?]+\w|[!#$%*?]", value) is not None)
 
 
+def _is_derived(value: str) -> bool:
+    """Whether the value is digits, or capitals and digits: `the last 8 of the serial, i.e. GN330T5C`."""
+    bare = value.rstrip(".,;)")
+    return (
+        (bare.isdigit() and len(bare) <= 12)
+        or (mixed(bare) and bare.isalnum() and not bare.islower())
+        or is_stronger_password(bare)
+    )
+
+
 def _is_network_word(value: str) -> bool:
     """Whether the value is words and a number (`aurora-8812`), or looks generated."""
     value = value.rstrip(".,;:)!")
@@ -65,6 +75,10 @@ _WORDS_AND_NUMBER = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2
 # Patterns that must precede some of the words.
 _OPTION = regex(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
+    "i.e. ": regex(
+        r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|kennwort|mot de passe|contrase|senha|wachtwoord|hasło)[^\n]{0,60}$"
+    ),
+    '"-p': regex(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
     '"p":': regex(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
     "user": regex(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
@@ -72,6 +86,7 @@ _NEEDED_BEFORE = {
         r"(?i)(?:sudo|passwd|login|sign-?in|unlock|decrypt|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
     ),
     '"key"': regex(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
+    "reset it to ": regex(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
     "send": regex(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
 }
 # For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
@@ -85,15 +100,26 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("wifi:", r"(?i)wifi:[^\n]{0,100}?;?p:(?P<value>[^;\n]{4,64});", _is_loose),
         ("storepass,keypass", r"(?i)(?:store|key)pass(?:word)?[ =][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", _is_loose),
         ("echo ,printf ", r"(?i)(?:echo|printf)(?:[ ]-\w{1,3})?[ ][\"']?[\w.@-]{1,40}:(?P<value>[^\s\"'|\\]{4,128})(?:\\n)?[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ])?(?:/usr/s?bin/)?(?:ch|ht)passwd", _is_loose),
+        ("chpasswd", r"(?i)chpasswd[ ]{0,2}<<<[ ]{0,2}[\"']?[\w.@-]{1,40}:(?P<value>[^\s\"']{4,128})", _is_loose),
         ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
         ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|–—][ ]{1,2}|[ ]?,[ ]|[ ]with[ ])[\"'`]?(?![a-z_]{1,24}=)(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
+        ("root ,administrator ,admin ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)[ ](?P<value>[^\s:\"'`()=,]{8,64})(?=\s|$)", _is_generated),
+        ("root/,admin/,administrator/", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)/(?P<value>[^\s:\"'`/]{6,64})(?=[\s\"',;.)]|$)", _is_generated),
+        ("pw ,password ,passwort ,kennwort ", r"(?i)(?<![a-z])(?:pw|password|passwort|kennwort)[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
+        ("server key ,server host ,message-digest-key ,key-string ,authentication-key ", r"(?i)(?:server(?: host \S{1,60})?[ ]key|message-digest-key[ ]\d{1,3}[ ]md5|key-string|authentication-key(?:[ ]\d{1,5}[ ]\w{2,6})?)[ ](?:\d[ ])?[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("-p ,-pw ,-w ", r"(?<=[ ])-{1,2}(?:p|pw|w)[ ][\"']?(?P<value>[^\s\"'`/$]{8,64})(?=[\"']?(?:\s|$))", _is_generated),
         ('"p":,"pw":,"pwd":', r'"(?:p|pw|pwd)"\s{0,3}:\s{0,3}"(?P<value>[^"\n\\]{4,128})"', _is_loose),
+        ("/v ", r"(?i)/v \S{0,24}(?:pass\w{0,8}|pwd|secret|token)\S{0,12}(?: /t \S{1,16})? /d [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
+        ("/rp ", r"/rp [\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
+        ("option key,option psk", r"option (?:key|psk)\w{0,8}[ \t]{1,4}[\"'](?P<value>[^\"'\n]{8,64})[\"']", is_stronger_password),
+        ("nickserv identify ,/oper ", r"(?i)(?:nickserv[ ]identify|/oper)[ ](?:[\w-]{1,24}[ ])?(?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
         ("login ", r"(?i)login [\w.+-]{1,64}@[\w.-]{3,64} [\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
         ("api=,api:,api =,api\"", r"(?i)(?<![a-z0-9.])api[\"']?[ ]?[:=][ ]?[\"']?(?P<value>[A-Za-z0-9._+=-]{20,128})(?![\w/.:-])", is_strong_key),
+        ("\"-p,'-p", r"[\"']-p(?P<value>[^\s\"'=-][^\s\"']{3,64})[\"']", _is_loose),
+        ("net use ", r"(?i)net use [^\s]{1,8} \\{2,4}\S{1,80} (?P<value>[^\s\"'/*]{4,128})(?=\s|$)", _is_loose),
         ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
         ("<<<", r"<<<[ ]{0,2}(?P<quote>[\"'])?(?P<value>(?(quote)[^\"'\n$]|[^\s\"'$]){4,128})", _is_loose),
         ("send", r"send(?:line)?\(?[ ]?(?:--[ ])?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),
@@ -117,6 +143,9 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
         ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
+        ("i.e. ,that is ,d.h. ,so it is ,es decir ,cio? ,oftewel ,czyli ,also ,c'est-?-dire ", r"[^\d\s]{2,12}(?: (?:is|dire|it))?,? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
+        ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
+        ("bitwarden,vaultwarden,keepass,1password,lastpass,dashlane,enpass,nordpass,proton pass,keychain,truecrypt,veracrypt,cryptomator,luks", r"(?i)\w{4,12}(?:[ ](?:master|main|vault|login|unlock|pw|pass|db|database|file|container|volume|is|for \w{2,12}))*(?:[ ]{0,2}(?:=|:|->|→)|[ ]is)[ ]{1,2}[\"'`]?(?P<value>[^\s\"'`]{8,128})", lambda value: is_passphrase(value) or is_stronger_password(value)),
         ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?:key|pass\w{0,6}|pw|pwd|code|schlüssel|kennwort|clé|clave|chiave|contraseña|senha|sleutel|hasło)(?: (?:is|ist|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{8,63})", _is_network_word),
         ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
         ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
@@ -133,14 +162,18 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         (" login ", r"(?<=\w) LOGIN [\w.@+-]{1,64} [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("machine ", r"machine\s{1,4}[\w.-]{1,80}\s{1,4}login\s{1,4}\S{1,80}\s{1,4}password\s{1,4}(?P<value>\S{3,128})", _is_loose),
         ("community", r"(?i)community[ ](?:string[ ])?[\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
+        ("pypi-token.", r"pypi-token\.\w{1,24}[ ](?P<value>[^\s]{12,400})", bool),
         ("secret set", r"(?i)secret[ ]set[ ][\w-]{1,60}[ ][^\n]{0,60}?(?:--body|-b)[ =][\"']?(?P<value>[^\s\"'$][^\s\"']{5,2000})", _is_loose),
         ("begin(,pdo(", r"(?i)(?:begin|pdo)\((?:[\"'][^\"'\n]{0,120}[\"']|[$@\w.]{1,40}),[ ]?(?:[\"'][^\"'\n]{0,60}[\"'],[ ]?)?[\"'](?P<value>[^\"'\s]{4,128})[\"']", lambda value: is_strong_password(value, 6)),
         (".auth(", r"(?i)\.auth\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", _is_loose),
         ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
         ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
+        ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
         ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|finish|continue|reset|unlock|activate)|as[ ](?:[\w-]{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
         ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
+        ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
         ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw(?:[ ]--(?:plaintext|iscrypted))?[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
         ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
@@ -150,8 +183,19 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
         ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_loose(value.partition(" ")[2])),
         ("random_password", r"random_password\"[^\n]{0,20}(?:[^\"]{0,60}\"){1,24}?result\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\n]{6,128})\"", _is_loose),
+        ("securitykey(,secretkeyspec(", r"(?i)(?:securitykey|secretkeyspec)\((?:[\w.]{1,40}\()?[\"'](?P<value>[^\"'\s]{8,128})[\"']", lambda value: is_strong_password(value) or is_passphrase(value)),
+        ("\"keyname\"", r"(?i)\"keyname\"[^{}]{0,160}?\"value\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s]{20,128})\"", is_strong_key),
+        ("]:", r"\]:\d{2,5}[ \t]{1,8}[\w.@+-]{2,80}:(?P<value>[^\s\"']{6,128})(?=\s|$)", is_strong_password),
+        ("chap", r"(?i)chap\b[^\n]{0,60}(?:\n[#;][^\n]{0,80}){0,3}\n[^\s#]{1,40}[ \t]{1,8}\S{1,40}[ \t]{1,8}\"?(?P<value>[^\s\"*]{6,64})", is_strong_password),
         ("ugfzc3dvcmq6", r"UGFzc3dvcmQ6\r?\n(?:[<>\w]{1,6}[: ]{1,2})?(?P<value>[A-Za-z0-9+/]{4,128}={0,2})(?=\s|$)", bool),
+        ("pass insert", r"pass insert[^\n]{0,80}<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
         ("-u ,--user ", r"(?<=[ ])-{1,2}u(?:ser(?:name)?)?[ =][\w.@+-]{1,60}[ ](?:-{1,2}\w[\w-]{0,16}[ =][\w./:+-]{1,80}[ ]){0,2}-{1,2}p(?:ass(?:word)?)?[ =]?[\"']?(?P<value>[^\s\"'$/-][^\s\"']{5,128})", is_strong_password),
+        ("lpa:", r"(?i)lpa:1\$[\w.-]{4,80}\$(?P<value>[\w-]{4,64})", _is_loose),
+        ("steam guard", r"(?i:steam guard)[^\n:]{0,60}[: ]{1,3}[\"'`*]{0,2}(?P<value>(?=[A-Z]{0,4}\d)[2-9A-HJ-NP-Z]{5})(?![\w-])", bool),
+        ("text=,text\":", r"text[\"']?[=:][ ]?[\"'](?P<value>\d{4,8})[\"'][^\n]{0,60}?\b(?i:pin|otp|passcode|password|verification code|security code|2fa)\b", bool),
+        ("setup code,pairing code,manual code", r"(?i)(?:setup|pairing|manual) code\b[^\n\d]{0,60}(?P<value>\d{4}-\d{3}-\d{4}|\d{3}-\d{2}-\d{3}|\d{11}|\d{8})(?![\w-])", bool),
+        ("2fa,otp,mfa", r"(?i)(?:2fa|otp|mfa)\b[^\n\d]{0,40}\b(?:use|enter|type|put|try|with|is)[ ](?P<value>\d{6})(?![\w.,-]\d|\w)", bool),
+        ("setpin ,set-pin ,--pin ,--pin=", r"(?i)(?:set-?pin|--pin)[ =](?P<value>\d{4,12})(?!\w)", bool),
         ("gebruik ,usa ,use ,utilisez ,utilise ,verwende,nutze,utiliza ,utilize ,inserisci ,voer ,brug ,bruk ,anv?nd ,wpisz ,u?yj ,enter ", r"(?i)\w{3,10}(?: Sie)?(?: (?:el|le|la|de|den|il|o|the)? ?(?:code|código|codice|kod|kode|koden))?[ ](?P<value>\d{4,8})[ ](?:om|para|pour|um|per|aby|att|for|til|to)[ ](?:[\w']{1,12}[ ]){0,3}(?:loggen|log|iniciar|acceder|entrar|vous|connecter|anzumelden|einzuloggen|accedere|confirm\w{0,8}|verif\w{0,8}|bevestigen|zalogować|logga|logge|sign|best?tigen)\b", bool),
         ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", is_opaque),
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),

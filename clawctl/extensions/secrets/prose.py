@@ -199,19 +199,27 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         ("track,swipe,magstripe,reader,stripe", r"[^\n]{0,60}?(?P<value>(?:%B\d{12,19}\^[^\n?]{2,60}\?)?;?\d{13,19}=\d{7,30}\??)"),
         # Key dump
         ("hexdump,xxd,hex dump,dump of", r"(?i)(?=[^\n]{0,60}(?:key|secret|passphrase|token|seed|keyfile))[^\n]{0,80}\n(?P<value>(?:[0-9a-f]{6,8}:?[ ]{1,2}(?:[0-9a-f]{2,4}[ ]{1,2}){4,16}[^\n]{0,20}(?:\n|$)){1,16})"),
+        # `echo 5469… | xxd -r -p | sudo -S`
+        ("echo ,printf ", r"(?:echo|printf) (?:-n )?[\"']?(?P<value>(?:[0-9a-fA-F]{2}){5,64}|[A-Za-z0-9+/]{8,128}={0,2})[\"']? ?\| ?(?:xxd -r -p|base64 (?:-d|-D|--decode)) ?\| ?(?:sudo (?:-\w )*-S|su\b|sshpass|openssl|gpg|cryptsetup)"),
         # Static password of a security key, in its own alphabet
         ("static,yubi,ykman", r"(?i)[^\n]{0,60}?[ :=\"'](?P<value>[cbdefghijklnrtuv]{16,64})(?![A-Za-z0-9])"),
+        ("rwrty0iy", r"(?P<value>RWRTY0Iy[A-Za-z0-9+/]{40,260}={0,2})"),
         # Setup keys of authenticators and app passwords, in groups of four letters
         ("setup key,set-up key,secret key,manually,authenticator,2fa,totp,two-factor,hand ein,manuellement,manualmente,handmatig,einrichtungssch", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
         ("app password,app-password,app-specific,app specific,app-passwort,app passwort,application password,app-kennwort,mot de passe d'app,contrase?a de apli,senha de app,password per le app,wachtwoord voor app,app-wachtwoord,has?o aplikacji", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
         # Line of a diff or a file with a signing or encryption key
         ("signing=,signing:,signing =,hmac=,pepper=,_jwt=,jwt_sign,encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
+        # What a password manager put into the clipboard
+        ("clipboard,zwischenablage,presse-papiers,portapapeles,klembord", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
         # Session cookie with a known name
         ("li_at,sessdata,bduss,.roblosecurity,sp_dc,auth_token,jsessionid,phpsessid", r"(?i)\.?\w{4,14}(?:[ ]?(?:cookie|value|is|value is|cookie is))?[ \t:=\"']{1,4}(?P<value>(?=[^\s\"']{0,60}\d)[A-Za-z0-9_%.|~-]{16,400})(?![\w(])"),
         # Digits on the back of a card
         ("on the back,on the reverse,security digits,auf der r?ckseite,hinten drauf,au dos,al dorso,en el reverso,no verso,sul retro,op de achterkant", r"(?i)[^\n\d]{0,24}?(?:is|are|say|says|read|reads|sind|ist|lautet|est|sont|es|son|s\u00e3o|sono|zijn|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
         # Code received by message that the reader is asked to type
         ("texted,text message,text just,sms,got a text", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
+        # Number on a sticker as the key of a network
+        ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?:sticker|label|aufkleber|\u00e9tiquette|etiqueta|etichetta|naklej\w+)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
+        ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])

@@ -11,9 +11,9 @@ import orjson
 
 from clawctl.collect.rows import SIDE_TURN
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir, publish_bytes, published
+from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY
-from clawctl.run.shards import UnreadableShard, read_columns
+from clawctl.run.shards import UnreadableShard, read_columns, read_each
 
 _EXPORTED = (
     "turn_id", "session_id", "turn_index", "kind", "created_at", "messages", "tools", "response", "next_state", "feedback",
@@ -24,7 +24,8 @@ _EXPORTED = (
 def export_file(run: RunDir, file: Path) -> tuple[int, int]:
     """Write the turns and return the number of sessions and turns. Token ids are not exported. Raises ClawError."""
     try:
-        rows = [row for path in published(run.trajectories, ".parquet") for row in read_columns(path, "turns", _EXPORTED)]
+        shards = read_each(run.trajectories, lambda path: read_columns(path, "turns", _EXPORTED))
+        rows = list({row["turn_id"]: row for _, shard in shards for row in shard}.values())
     except UnreadableShard as error:
         raise ClawError(
             f"a shard cannot be read: {error}", "run `clawctl judge --once`, which quarantines it, and export again"

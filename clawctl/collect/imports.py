@@ -20,7 +20,6 @@ before anything is written, by the same rules as in serve (`privacy.redact`). A 
 import hashlib
 import sys
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,10 +34,10 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import redactor_of
-from clawctl.run.directory import RunDir, published, remove
+from clawctl.run.directory import RunDir, remove
 from clawctl.run.outcomes import scoped_id
 from clawctl.run.rows import NO_NEXT_STATE, TEXT_ONLY, Message, Turn
-from clawctl.run.shards import UnreadableShard, read_turn_ids, write_turns
+from clawctl.run.shards import read_each, read_turn_ids, write_turns
 
 USER = "import"  # the user of imported turns
 SHARD_TURNS = 1024
@@ -106,9 +105,8 @@ def import_file(run: RunDir, file: Path, rating: float | None, privacy: PrivacyC
 
 def _ids_in(run: RunDir) -> set[str]:
     turn_ids: set[str] = set()
-    for path in published(run.trajectories, ".parquet"):
-        with suppress(UnreadableShard):  # readers of the whole shard quarantine it
-            turn_ids.update(read_turn_ids(path))
+    for _, in_shard in read_each(run.trajectories, read_turn_ids, skip_damaged=True):  # readers of the whole shard quarantine it
+        turn_ids.update(in_shard)
     return turn_ids
 
 

@@ -14,7 +14,6 @@ kinds of turns, none of which needs a judge or a reward:
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from random import Random
@@ -28,13 +27,13 @@ from clawctl.environments.asking import Refused, ask
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir, published
+from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.notes import Note, remembered
 from clawctl.run.rows import HintPlace, Message, is_plain
-from clawctl.run.shards import UnreadableShard, read_columns
+from clawctl.run.shards import read_columns, read_each
 
 _COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
 _ELSEWHERE = 4  # every fourth turn
@@ -155,9 +154,8 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
     """The requests of the run's main turns with their tools, oldest first and each once. Episodes, held-out turns and plain prompts
     are left out. Damaged shards are skipped; judge and trainer quarantine them."""
     rows: list[dict[str, Any]] = []
-    for path in published(run.trajectories, ".parquet"):
-        with suppress(UnreadableShard, FileNotFoundError):
-            rows += read_columns(path, "turns", _COLUMNS)
+    for _, shard in read_each(run.trajectories, lambda path: read_columns(path, "turns", _COLUMNS), skip_damaged=True):
+        rows += shard
     requests: dict[bytes, Asked] = {}
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])

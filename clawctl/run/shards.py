@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from clawctl.run.checksums import check_footer, seal_footer
-from clawctl.run.directory import publish
+from clawctl.run.directory import publish, published
 from clawctl.run.names import named
 from clawctl.run.rows import DEFAULT_POLICY, SHARD_VERSIONS, Turn, Verdict, newer
 
@@ -59,6 +59,9 @@ _OPTIONAL_COLUMNS = frozenset(  # columns that older shards may lack; their valu
 )
 _JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images", "notes")
 ROWS_AT_ONCE = 64  # as Python objects, rows take about five times their size in a table
+
+
+T = TypeVar("T")
 
 
 class UnreadableShard(Exception):
@@ -176,6 +179,26 @@ def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str
     """
     with _reading(path):
         return _rows(kind, read_shard(path, kind, columns), columns)
+
+
+def read_each(folder: Path, read: Callable[[Path], T], skip_damaged: bool = False) -> Iterator[tuple[Path, T]]:
+    """Each shard of a folder with what `read` makes of it. The rows of a shard that merging replaces meanwhile come from the file
+    that has them now, so a row may come twice. Raises UnreadableShard, unless damaged shards are skipped."""
+    done, gone = set[Path](), True
+    while gone:
+        gone = False
+        for path in published(folder, ".parquet"):
+            if path in done:
+                continue
+            try:
+                result = read(path)
+            except UnreadableShard:
+                if path.exists() and not skip_damaged:
+                    raise
+                gone = gone or not path.exists()
+            else:
+                yield path, result
+            done.add(path)
 
 
 def read_turn_ids(path: Path) -> list[str]:

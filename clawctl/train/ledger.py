@@ -26,7 +26,7 @@ from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.names import is_name, number_of
 from clawctl.run.policies import read_policy
-from clawctl.run.shards import UnreadableShard, merged_from, read_turn_ids
+from clawctl.run.shards import UnreadableShard, merged_from, read_each, read_turn_ids
 from clawctl.train.sample import Sample
 
 log = logging.getLogger("clawctl.train")
@@ -170,9 +170,8 @@ def _rebuilt(run: RunDir, path: Path, problem: str) -> dict[str, Any]:
 def _by_stem(run: RunDir, turn_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return turns by the shard that contains them, or under "unknown" if the shard is gone."""
     stems: dict[str, str] = {}
-    for path in published(run.trajectories, ".parquet"):
-        with suppress(UnreadableShard):
-            stems |= dict.fromkeys(set(turn_ids).intersection(read_turn_ids(path)), path.stem)
+    for path, in_shard in read_each(run.trajectories, read_turn_ids, skip_damaged=True):
+        stems |= dict.fromkeys(set(turn_ids).intersection(in_shard), path.stem)
     result: dict[str, list[str]] = {}
     for turn_id in turn_ids:
         result.setdefault(stems.get(turn_id, "unknown"), []).append(turn_id)

@@ -13,6 +13,7 @@ from clawctl.run.shards import (
     UnreadableShard,
     merged_from,
     read_columns,
+    read_each,
     read_origin,
     read_pieces,
     read_table,
@@ -148,6 +149,27 @@ def test_a_merged_shard_has_the_origin_that_all_its_parts_have(tmp_path: Path) -
     merge_shards("turns", paths, tmp_path / "c.parquet")
     assert read_origin(tmp_path / "c.parquet") == Origin("crafts", None)
     assert merged_from(tmp_path / "c.parquet") == ["a", "b"]
+
+
+def test_rows_of_a_shard_that_is_merged_while_a_folder_is_read_are_not_lost(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.parquet" for name in "abz"]
+    for path in paths:
+        write_turns(path, [replace(TURN, turn_id=path.stem)])
+
+    def read(path: Path) -> list[str]:
+        if path.stem == "b" and path.exists():  # collect merges the first two after the listing, under a name before those to come
+            merge_shards("turns", paths[:2], tmp_path / "aa.parquet")
+            for part in paths[:2]:
+                part.unlink()
+        return read_turn_ids(path)
+
+    rows = [turn_id for _, shard in read_each(tmp_path, read) for turn_id in shard]
+    assert set(rows) == {"a", "b", "z"}
+    (tmp_path / "y.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UnreadableShard):
+        list(read_each(tmp_path, read_turn_ids))
+    rows = [turn_id for _, shard in read_each(tmp_path, read_turn_ids, skip_damaged=True) for turn_id in shard]
+    assert sorted(rows) == ["a", "b", "z"]
 
 
 def test_a_turn_that_is_trained_must_be_exact() -> None:

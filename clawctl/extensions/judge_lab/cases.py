@@ -20,10 +20,10 @@ import orjson
 from clawctl.errors import ClawError
 from clawctl.judge.panel import with_rating
 from clawctl.judge.protocol import Evidence, read_evidence
-from clawctl.run.directory import RunDir, published
+from clawctl.run.directory import RunDir
 from clawctl.run.feedback import EDITS, Ratings
 from clawctl.run.rows import Message
-from clawctl.run.shards import UnreadableShard
+from clawctl.run.shards import read_each
 
 _KEYS = {"request", "messages", "answer", "response", "next_state", "label", "role", "rating", "id"}
 _FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'
@@ -65,11 +65,8 @@ def rated_turns(run: RunDir) -> list[Case]:
 
 
 def _turns(run: RunDir) -> Iterator[Evidence]:
-    for path in published(run.trajectories, ".parquet"):
-        try:
-            yield from read_evidence(path)
-        except UnreadableShard:
-            continue  # the judge stage quarantines it
+    for _, shard in read_each(run.trajectories, read_evidence, skip_damaged=True):  # the judge stage quarantines damaged ones
+        yield from shard
 
 
 def _case(row: Any, name: str) -> Case:

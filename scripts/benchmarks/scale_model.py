@@ -70,9 +70,9 @@ def stages(boxes: int, work: Workload = Workload()) -> list[StageCost]:
     own_calls = m["gateway_us_per_request"] + m["gateway_us_per_token"] * work.judge_sampled_tokens  # calls to the run's own server
     engine = work.new_prompt_tokens / m["prefill_tokens_per_s"] + work.sampled_tokens / m["decode_tokens_per_s"]
     judge = calls * (work.judge_prompt_tokens / m["prefill_tokens_per_s"] + work.judge_sampled_tokens / m["decode_tokens_per_s"])
-    train = (
-        2 * (work.new_prompt_tokens + work.sampled_tokens) / m["trained_tokens_per_s"]
-    )  # the policy, and its teacher with a hint
+    # The policy reads the whole context: turns of a conversation share it only within one step, which rarely has two of them here.
+    # Its teacher has no backward pass, which is two thirds of the work.
+    train = (1 + 1 / 3) * work.context_tokens / m["trained_tokens_per_s"]
     stored = (m["captured_bytes_per_token"] * work.context_tokens / 10) + m["published_bytes_per_token"] * work.context_tokens
     collect = work.context_tokens / 2_000 / m["collect_turns_per_s"]
     cards = engine + judge + train

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
     [
         "clawctl.cli", "clawctl.serve.app", "clawctl.train.launch", "clawctl.trainers.local.trainer",
         "peft", "transformers.models.qwen3.modeling_qwen3",
@@ -38,7 +38,7 @@ def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outp
 
 
 def _start(arguments: list[str], outputs: tuple[Path, Path], environment: Mapping[str, str]) -> ForkServerProcess:
-    process = _CONTEXT.Process(target=_run, args=(arguments, os.getcwd(), {**os.environ, **environment}, outputs), daemon=True)
+    process = CONTEXT.Process(target=_run, args=(arguments, os.getcwd(), {**os.environ, **environment}, outputs), daemon=True)
     process.start()
     return process
 

@@ -1,12 +1,15 @@
 """A device that pretends to be a card: the CPU computes, and an operation that would mix both devices raises `Mixup`.
 
+PyTorch counts its devices at a process's first backward pass, so `on_card` forks a process for what is to be computed there.
+
 PyTorch lets Python register a backend, so autograd, optimizers and storage treat it as any other device. Like CUDA, it takes
 indices and numbers without dimensions from the CPU.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +18,10 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from clawctl.trainers.local import attention
+from tests.forked import CONTEXT
+
+T = TypeVar("T")
 NAME = "card"
 _aten = torch.ops.aten
 _TAKE_BOTH = {
@@ -104,19 +111,26 @@ class _Module(backend_registration._DummyBackendModule):
         return [torch.bfloat16, torch.float16]
 
 
-_registered: list[torch.library.Library] = []
-
-
 @contextmanager
-def pretended_card() -> Iterator[torch.device]:
-    """The device, for the time of this context."""
-    if not _registered:
-        backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
-        library = torch.library.Library("_", "IMPL")
-        library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-        _registered.append(library)
+def _pretended_card() -> Iterator[torch.device]:
+    """The device, for the time of this context, once in a process."""
+    backend_registration._setup_privateuseone_for_python_backend(NAME, _Module())
+    library = torch.library.Library("_", "IMPL")
+    library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     with _Factories(), _OutsideOfDispatch():
         yield torch.device(NAME, 0)
+
+
+def on_card(function: Callable[..., T], *arguments: Any) -> T:
+    """The result of `function(card, *arguments)`, in a process of its own. Trees are attended by `dense_attention`."""
+    with ProcessPoolExecutor(1, CONTEXT) as process:
+        return process.submit(_on_card, function, *arguments).result()
+
+
+def _on_card(function: Callable[..., T], *arguments: Any) -> T:
+    attention._compiled = dense_attention
+    with _pretended_card() as card:
+        return function(card, *arguments)
 
 
 def dense_attention(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float, enable_gqa: bool) -> Tensor:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pretended_card import Mixup, dense_attention, pretended_card
+from pretended_card import Mixup, on_card
 from safetensors.torch import load_file
 
-from clawctl.run.directory import RunDir, open_run
+from clawctl.config import Recipe
+from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
-from clawctl.trainers.local import attention
 from clawctl.trainers.local.loading import adapted, load_causal
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
@@ -36,15 +36,17 @@ WEIGHTS: dict[str, dict[str, Any]] = {
 }
 
 
+def _mixed_and_moved(card: torch.device) -> tuple[str, str, bool]:
+    weight, values = torch.randn(2, 3, device=card, requires_grad=True), torch.randn(2, 3)
+    with pytest.raises(Mixup) as mixup:
+        weight * values
+    (weight * values.to(card)).sum().backward()
+    assert weight.grad is not None
+    return str(mixup.value), str(weight.grad.device), torch.equal(weight.grad.cpu(), values)
+
+
 def test_a_mixup_is_noticed_and_a_backward_pass_is_computed() -> None:
-    with pretended_card() as card:
-        weight, values = torch.randn(2, 3, device=card, requires_grad=True), torch.randn(2, 3)
-        with pytest.raises(Mixup, match=r"aten\.mul"):
-            weight * values
-        (weight * values.to(card)).sum().backward()
-        assert weight.grad is not None
-        assert weight.grad.device == card
-        assert torch.equal(weight.grad.cpu(), values)
+    assert on_card(_mixed_and_moved) == ("aten.mul.Tensor of [('card', (2, 3)), ('CPU', (2, 3))]", "card:0", True)
 
 
 @pytest.fixture(scope="module")
@@ -60,41 +62,39 @@ def untied_path(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+def _train(device: torch.device, root: Path, recipe: Recipe) -> None:
+    run_training(open_run(root), recipe, Ranks(0, 1, device), threading.Event(), once=True)
+
+
 @pytest.mark.parametrize(
     ("method", "weights"), [*((method, "adapter") for method in METHODS), ("binary", "full"), ("practice", "full")]
 )
 def test_a_step_on_a_card_mixes_no_devices_and_is_that_of_the_cpu(
-    tmp_path: Path, sampler: Sampler, untied_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, weights: str
+    tmp_path: Path, sampler: Sampler, untied_path: Path, method: str, weights: str
 ) -> None:
-    monkeypatch.setattr(attention, "_compiled", dense_attention)
     recipe = make_recipe(untied_path, batch_turns=2, max_steps=1, **METHODS[method], **WEIGHTS[weights])
-
-    def trained(name: str, device: torch.device) -> RunDir:
-        run = open_run(tmp_path / name)
+    runs = [open_run(tmp_path / name) for name in ("card", "cpu")]
+    for run in runs:
         ensure_base_policy(run, str(untied_path))
         publish_turns(run, sampler, 8, group_id="g", task_id="t")
-        run_training(run, recipe, Ranks(0, 1, device), threading.Event(), once=True)
-        return run
-
-    with pretended_card() as card:
-        on_card = trained("card", card)
-    on_cpu = trained("cpu", torch.device("cpu"))
-    ours, theirs = (load_file(next(run.version_folder(1).glob("*.safetensors"))) for run in (on_card, on_cpu))
+    on_card(_train, runs[0].root, recipe)
+    _train(torch.device("cpu"), runs[1].root, recipe)
+    ours, theirs = (load_file(next(run.version_folder(1).glob("*.safetensors"))) for run in runs)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=2e-4, rtol=1e-3)
 
 
-def test_the_canary_of_a_version_over_4_bits_mixes_no_devices(untied_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "_compiled", dense_attention)
-    recipe = make_recipe(untied_path, lora={"rank": 2})
-    lora, plain = recipe.train.lora, load_causal(str(untied_path), torch.device("cpu"), torch.bfloat16)
+def _canaries(card: torch.device, path: Path) -> tuple[Any, Any]:
+    recipe = make_recipe(path, lora={"rank": 2})
+    lora, plain = recipe.train.lora, load_causal(str(path), torch.device("cpu"), torch.bfloat16)
     assert lora is not None
-    with pretended_card() as card:
-        policy = load_policy(recipe, Ranks(0, 1, card))
-        policy.unquantised = adapted(plain, lora, None, 0)  # on the CPU: the card holds the base of 4 bits
-        canary = policy.canary()
-        policy.unquantised = None
-        on_card = policy.canary()
-    for ours, theirs in zip(canary["logprobs"], on_card["logprobs"], strict=True):
+    policy = load_policy(recipe, Ranks(0, 1, card))
+    whole = policy.canary()["logprobs"]
+    policy.unquantised = adapted(plain, lora, None, 0)  # on the CPU: the card holds the base of 4 bits
+    return policy.canary()["logprobs"], whole
+
+
+def test_the_canary_of_a_version_over_4_bits_mixes_no_devices(untied_path: Path) -> None:
+    for ours, theirs in zip(*on_card(_canaries, untied_path), strict=True):
         assert ours[1:] == pytest.approx(theirs[1:], abs=0.1)  # the plain base was rounded to 16 bits

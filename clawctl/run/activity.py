@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 _log = logging.getLogger(__name__)
 _FACTS = struct.Struct("=ddI")  # time of the last sign of life, time of the last request, running requests
 _DEAD_S = 5.0  # a server that has given no sign of life for so long has ended, or runs on another machine
+_OLD_S = 600.0  # age of a file that no server writes any more
 
 
 @dataclass(slots=True)
@@ -24,10 +26,18 @@ class Activity:
     """One server's side. Errors of the disk are logged once; the server then looks ended to a trainer, which goes on."""
 
     folder: Path
+    name: str = field(default_factory=lambda: uuid4().hex)  # process ids of two containers can be the same
     running: int = 0
     _people: int = 0  # running requests of people, which are captured
     _asked_at: float = field(default_factory=time.monotonic)  # when a request of a person last ran
     _failed: bool = False
+
+    def __post_init__(self) -> None:
+        """Remove the files of killed servers: a server that lives writes its own every second."""
+        with suppress(OSError):
+            for path in self.folder.iterdir():
+                if time.time() - path.stat().st_mtime > _OLD_S:
+                    path.unlink(missing_ok=True)
 
     @property
     def idle_s(self) -> float:
@@ -52,7 +62,7 @@ class Activity:
 
     def write(self) -> None:
         """Give a sign of life, which is due every few seconds."""
-        idle_s, now, path = self.idle_s, time.monotonic(), self.folder / str(os.getpid())
+        idle_s, now, path = self.idle_s, time.monotonic(), self.folder / self.name
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -68,7 +78,7 @@ class Activity:
     def end(self) -> None:
         """The server has ended."""
         with suppress(OSError):
-            (self.folder / str(os.getpid())).unlink(missing_ok=True)
+            (self.folder / self.name).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)

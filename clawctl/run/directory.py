@@ -77,7 +77,7 @@ class RunDir:
     fitness = _RunPath("verdicts", "fitness.json")  # the judge's result on the planted turns
     quarantine = _RunPath("quarantine")  # files that could not be read, each with the reason next to it
     locks = _RunPath("locks")
-    activity = _RunPath("locks", "serving")  # `<pid>`: whether a server is answering somebody, for a trainer on the same machine
+    activity = _RunPath("locks", "serving")  # `<id>`: whether a server is answering somebody, for a trainer on the same machine
     logs = _RunPath("logs")
     page_link = _RunPath("logs", "page.html")  # leads a browser to the pages that `start` serves; their key ends with them
     launch = _RunPath("launch.json")  # the jobs of `clawctl up --on` and their last known state

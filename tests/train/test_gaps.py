@@ -1,5 +1,6 @@
 """Training in the gaps of a server on the same machine."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -129,6 +130,16 @@ server.end()
     assert len(list(run.activity.iterdir())) == 1
     server.end()
     assert read_activity(run.activity) is None
+
+
+def test_a_new_server_removes_what_killed_ones_left(run: RunDir) -> None:
+    servers = [Activity(run.activity) for _ in range(3)]
+    for server in servers:
+        server.write()
+    for server in servers[:2]:
+        os.utime(run.activity / server.name, (0, 0))
+    Activity(run.activity)
+    assert [path.name for path in run.activity.iterdir()] == [servers[2].name]
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 20, None], ids=["empty", "short", "wrong", "missing"])

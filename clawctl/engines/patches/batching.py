@@ -114,13 +114,13 @@ class ContinuousBatches:
         self._wait_for_start()
         if self._steering is not None:
             assert self.manager.batch_processor is not None
-            self.manager.batch_processor.model_runner._sample = self._sample  # type: ignore[method-assign]
+            self.manager.batch_processor.model_runner._sample = self._sample
 
     def _sample(self, scores: torch.Tensor, output_ids: torch.Tensor) -> None:
         """Draw from scores [1, B, V], and write ids and logprobs [2, B] as int32. Replaces a method of transformers' runner."""
         assert self._steering is not None
         assert self.manager.batch_processor is not None
-        batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch  # type: ignore[union-attr]
+        batch = self.manager.batch_processor.inputs_and_outputs.requests_in_batch
         names = [output.state.request_id for output in batch if output.has_new_token]
         receivers = [self._outputs.receivers.get(name) for name in names]
         settings = [_CANCELLED if receiver is None else receiver[0].sampling for receiver in receivers]

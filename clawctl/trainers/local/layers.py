@@ -84,7 +84,7 @@ def use_fused_lora(module: Any) -> None:
 
     for layer in module.modules():
         if type(layer) is Linear and type(layer.base_layer) is nn.Linear and _is_plain_linear(layer):
-            layer.forward = functools.partial(_forward_linear, layer, layer.forward)  # type: ignore[method-assign]
+            layer.forward = functools.partial(_forward_linear, layer, layer.forward)
 
 
 def _is_plain_linear(layer: Any) -> bool:

@@ -108,7 +108,7 @@ def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]],
         "lines": {
             "better?": f"{answer}: {_because(live, measured, people)}",
             "live": _live_line(newest, policies),
-            "measured": "; ".join(comparison["words"] for comparison in measured[:_MAX_SHOWN]) or _unmeasured(newest),
+            "measured": "; ".join(comparison["words"] for comparison in measured[:_MAX_SHOWN]) or _unmeasured(run, newest),
             "people": people["words"],
             "waiting": _waiting(rows),
         },
@@ -216,10 +216,9 @@ def _live_line(live: dict[str, Any], policies: list[dict[str, Any]]) -> str:
     return ", ".join([*parts, *([f"{counted(refused, 'version')} refused by the gate"] if refused else [])])
 
 
-def _unmeasured(live: dict[str, Any]) -> str:
-    return (
-        "the base is the reference" if live["version"] == 0 else f"nothing; `clawctl eval --version {live['version']}` measures it"
-    )
+def _unmeasured(run: RunDir, live: dict[str, Any]) -> str:
+    command = f"clawctl eval --version {live['version']}" if run.policy == DEFAULT_POLICY else "clawctl eval"
+    return "the base is the reference" if live["version"] == 0 else f"nothing; `{command}` measures it"
 
 
 def _waiting(rows: list[Row]) -> str:

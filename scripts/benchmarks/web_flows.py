@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from clawctl.run.directory import RunDir
 from clawctl.run.feedback import LABEL, Ratings
 from clawctl.run.notes import change_note, read_notes
-from clawctl.run.policies import move_live
+from clawctl.run.policies import begin_policy, move_live
 from clawctl.run.rows import Feedback
 from clawctl.run.shards import write_turns
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, turn
@@ -502,6 +502,20 @@ def a_person_is_forgotten(visit: Visit) -> None:
     visit.go("/conversation?id=ben%2Fs2&user=ben")
     visit.expected = "404"
     assert "no such conversation" in visit.text()
+
+
+@flow()
+def a_person_chooses_the_policy_of_a_person(visit: Visit) -> None:
+    move_live(visit.run.of(begin_policy(visit.run, "anna")), 0, by="flow")
+    _until(lambda: "policy" in _reloaded(visit, "/"), "the choice appears")
+    visit.page.get_by_label("policy").select_option("anna")
+    visit.page.get_by_role("button", name="Show").click()
+    visit.page.get_by_role("link", name="Versions").first.click()
+    visit.page.wait_for_url(re.compile("/versions.policy=anna"))
+    assert visit.page.locator("table.versions tbody tr").count() == 1
+    for path in ("/?policy=anna", "/versions?policy=anna", "/version?n=0&policy=anna", "/turns?policy=anna"):
+        visit.go(path)
+        assert not Axe().run(visit.page).response["violations"], path
 
 
 # ---- tools -------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -23,9 +24,11 @@ from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.keys import add_key
 from clawctl.run.notes import change_note, read_notes
-from clawctl.run.rows import Feedback
-from clawctl.run.shards import write_turns
+from clawctl.run.policies import begin_policy, live_version, move_live, publish_policy
+from clawctl.run.rows import Feedback, Policy
+from clawctl.run.shards import write_turns, write_verdicts
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
+from tests.inspect.example_run import verdict
 
 PAGES = (
     "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/notes", "/data",
@@ -371,6 +374,73 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
     assert counted(site.text("/turns?user=anna")) == 0
     assert counted(site.text("/turns?q=meeting")) == 0, "nor can their words be found"
     assert not any(row.turn["user"] == "anna" for row in read_rows(site.run).rows)
+
+
+def with_anna(folder: Path) -> RunDir:
+    """A run with a second policy: version 1 of anna answered twelve turns, five of them badly, and version 2 is live."""
+    run = make_run(folder, 60)
+    own = run.of(begin_policy(run, "anna"))
+    for version in (1, 2):
+        policy = Policy(
+            version, version - 1, version, "rl", "adapter", "crafts", [f"anna{version}"], None, {}, time.time() - 60, "anna"
+        )
+        publish_policy(own, policy, lambda folder: None)
+        move_live(own, version, by="train")
+    own.steps.write_text('{"step": 1, "reward_mean": 0.777, "turns": 1}\n')
+    turns = [
+        turn(f"anna{n}", f"anna/own{n}", 0, time.time() - 90 + n, [], {"role": "assistant", "content": ""}, None, "anna", 1, None)
+        for n in range(12)
+    ]
+    write_turns(run.turn_shard("b-0"), [replace(one, policy_name="anna") for one in turns])
+    write_verdicts(run.verdict_shard("b-0"), [verdict(f"anna{n}", -1.0 if n < 5 else 1.0) for n in range(12)])
+    return run
+
+
+def test_the_pages_of_a_policy_show_its_versions_turns_and_steps_alone(tmp_path: Path) -> None:
+    site = Site(with_anna(tmp_path / "run"))
+    shared, own = site.text("/"), site.text("/?policy=anna")
+    assert '<option value="anna" selected>' in own
+    assert '<option value="default" selected>' in shared
+    assert "(5 of 12)" in own
+    assert "(5 of 12)" not in shared
+    assert '/version?n=2&amp;policy=anna">v2</a>' in own
+    anna = ("/?policy=anna", "/versions?policy=anna", "/version?n=1&policy=anna")
+    for path in (*anna, "/", "/versions", f"/version?n={VERSIONS - 1}"):
+        page = site.text(path)
+        for href, count in re.findall(r'<a class="num" href="(/turns\?[^"]*)">([\d,]+)</a>', page):
+            assert counted(site.text(href.replace("&amp;", "&"))) == int(count), (path, href)
+    assert counted(site.text("/turns?policy=anna")) == 12
+    assert counted(site.text("/turns?policy=anna&version=1")) == 12
+    assert counted(site.text("/turns?version=1")) < 12
+    assert "0.777" in site.text("/versions?policy=anna")
+    assert "0.777" not in site.text("/versions")
+    assert 'Version 1 <span class="dim">of anna' in site.text("/version?n=1&policy=anna")
+    assert "policy=anna" in site.text("/turn?id=anna3")
+
+
+@pytest.mark.parametrize("policy", ["unknown", "../..", "7", "a/b", "\u202e"])
+def test_a_policy_that_the_run_does_not_have_is_refused(site: Site, policy: str) -> None:
+    for path in ("/", "/versions", "/version?n=1", "/answers?n=1", "/measured?n=1"):
+        assert site.client.get(path, params={**dict(httpx.URL(path).params), "policy": policy}).status_code == 404, path
+    assert site.client.get("/turns", params={"policy": policy}).status_code == 200
+    assert site.post("/promote", version="1", policy=policy).status_code == 400
+
+
+def test_a_run_with_one_policy_offers_no_choice(site: Site) -> None:
+    assert not any("policy=" in page or 'name="policy"><option' in page for page in map(site.text, ("/", "/versions", "/turns")))
+
+
+def test_the_button_moves_the_policy_that_is_shown(tmp_path: Path) -> None:
+    site = Site(with_anna(tmp_path / "run"))
+    live = live_version(site.run)
+    form = dict(
+        re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', site.text("/version?n=1&policy=anna").split("Go live")[1])
+    )
+    answer = site.client.post("/rollback", data=form)
+    assert "policy 1 is now live" in answer.text
+    assert "/versions?policy=anna" in answer.text
+    assert (live_version(site.run), live_version(site.run.of("anna"))) == (live, 1)
+    assert "v2 → " in site.text("/versions?policy=anna")
 
 
 def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:

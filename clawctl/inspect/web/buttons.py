@@ -21,7 +21,7 @@ from clawctl.run.directory import RunDir, recipe_file
 from clawctl.run.feedback import LABEL, LONGEST_COMMENT, FeedbackFile
 from clawctl.run.notes import BadNote, add_note, change_note
 from clawctl.run.promotion import promote, rollback
-from clawctl.run.rows import Feedback
+from clawctl.run.rows import DEFAULT_POLICY, Feedback
 
 
 class Buttons(PageFrame):
@@ -36,13 +36,17 @@ class Buttons(PageFrame):
         version = number_in(request.state.form.get("version"), None)
         if version is None:
             raise HTTPException(400, "the form names no version")
+        policy = request.state.form.get("policy") or DEFAULT_POLICY
+        if policy not in self._following.snapshot.names:
+            raise HTTPException(400, "the form names no policy of this run")
         work = promote if request.url.path == "/promote" else rollback
+        back = "/versions" if policy == DEFAULT_POLICY else f"/versions?policy={policy}"
         try:
-            message = work(self._run, version)
+            message = work(self._run.of(policy), version)
         except ClawError as error:
-            return self._problem(error, "/versions")
+            return self._problem(error, back)
         self._following.refresh()
-        return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back="/versions")
+        return self._page("done.html", "/versions", heading="LIVE moved", lines=message.splitlines(), back=back)
 
     def label(self, request: Request) -> Response:
         """Append a label: a rating by the operator."""

@@ -15,7 +15,6 @@ from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, ou
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.text_search import request_of
 from clawctl.run.reward import signs
-from clawctl.run.rows import DEFAULT_POLICY
 
 _LINE_BYTES = 4096  # of the end of a log
 
@@ -23,11 +22,24 @@ _LINE_BYTES = 4096  # of the end of a log
 def prepare(snapshot: RunSnapshot) -> None:
     """Compute the data for the first page of each section in advance. With 100,000 turns, a page must not wait for it."""
     for name, make in _DERIVED.items():
-        snapshot.once(name, partial(make, snapshot))
+        snapshot.once((snapshot.policy, name), partial(make, snapshot))
 
 
 def _judged(snapshot: RunSnapshot) -> list[Row]:
-    return [row for row in snapshot.rows if row.turn["kind"] == "main" and row.worth.value is not None]
+    return [row for row in snapshot.own_rows if row.turn["kind"] == "main" and row.worth.value is not None]
+
+
+def _totals(snapshot: RunSnapshot) -> dict[str, Any]:
+    """The policy's turns, conversations, trained turns, and turns by the sign of their value."""
+    rows = snapshot.own_rows
+    return {
+        "turns": len(rows),
+        "sessions": len(
+            snapshot.sessions if rows is snapshot.rows else {(row.turn["session_id"], row.turn["user"]) for row in rows}
+        ),
+        "trained": sum(row.step is not None for row in rows),
+        "signs": signs(row.worth.value for row in rows),
+    }
 
 
 def marks_of(snapshot: RunSnapshot, buckets: Sequence[Any]) -> list[dict[str, Any]]:
@@ -70,7 +82,7 @@ def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
     users, versions, fates = (Counter[Any]() for _ in range(3))
     for row in snapshot.rows:
         users[row.turn["user"]] += 1
-        versions[row.turn["policy_version"] if row.policy == DEFAULT_POLICY else None] += 1
+        versions[row.turn["policy_version"] if row.policy == snapshot.policy else None] += 1
         fates[fate(row)] += 1
     del versions[None]
     return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}
@@ -227,8 +239,8 @@ def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
 
 _DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
     "complaints": lambda seen: complaints(_judged(seen)),
-    "signs": lambda seen: signs(row.worth.value for row in seen.rows),
-    "rates": lambda seen: rates(seen.rows),
+    "totals": _totals,
+    "rates": lambda seen: rates(seen.rows, seen.policy),
     "choices": _choices,
     "judge": _judge_numbers,
     "environments": _environments,
@@ -237,4 +249,4 @@ _DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
 
 
 def derived(snapshot: RunSnapshot, name: str) -> Any:
-    return snapshot.once(name, partial(_DERIVED[name], snapshot))
+    return snapshot.once((snapshot.policy, name), partial(_DERIVED[name], snapshot))

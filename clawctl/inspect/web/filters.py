@@ -21,6 +21,7 @@ class Filter:
     """Conditions on turns. None: no condition."""
 
     user: str | None = None  # the API key
+    policy: str | None = None  # the policy that answered; without one, `version` and `step` are of the shared policy
     version: int | None = None  # the version that sampled the turn
     verdict: str | None = None  # one of VERDICTS: good, bad, …
     fate: str | None = None  # "trained", or the reason why it is not trained
@@ -67,14 +68,14 @@ class Filter:
         for name, column in (*columns.items(), ("group", "group_id")):
             if (wanted := getattr(self, name)) is not None:
                 tests.append(lambda row, column=column, wanted=wanted: row.turn[column] == wanted)  # type: ignore[misc]
-        if self.version is not None:
-            tests.append(lambda row: row.policy == DEFAULT_POLICY)
+        if (policy := self.policy) is not None or self.version is not None or self.step is not None:
+            tests.append(lambda row: row.policy == (policy or DEFAULT_POLICY))
         if self.since is not None:
             tests.append(lambda row: row.turn["created_at"] >= self.since)
         if self.until is not None:
             tests.append(lambda row: row.turn["created_at"] < self.until)
         if self.step is not None:
-            tests.append(lambda row: row.policy == DEFAULT_POLICY and (row.step == self.step or self.step in row.dead_steps))
+            tests.append(lambda row: row.step == self.step or self.step in row.dead_steps)
         if self.fate is not None:
             tests.append(lambda row: fate(row) == self.fate)
         if self.judge is not None:

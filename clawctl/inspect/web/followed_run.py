@@ -4,23 +4,23 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
-from clawctl.inspect.health import read_state
+from clawctl.inspect.health import read_state, training
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
 from clawctl.inspect.sessions import by_session, summarise
 from clawctl.inspect.web.text_search import TextIndex, read_texts
 from clawctl.run.directory import RunDir, changes, published
 from clawctl.run.lines import CountedLines
-from clawctl.run.policies import read_moves
-from clawctl.run.rows import Feedback
+from clawctl.run.policies import policy_names, read_moves
+from clawctl.run.rows import DEFAULT_POLICY, Feedback
 
 T = TypeVar("T")
 
@@ -33,7 +33,8 @@ _IDLE_SHARE, _IDLE_S = 200, 10.0  # the same while no file changes, and the shor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSnapshot:
-    """The run at one moment. Pages only read it, except that they add values computed from its rows to `derived`."""
+    """The run at one moment, with the versions of one policy. Pages only read it, except that they add values computed from its
+    rows to `derived`."""
 
     at: float
     joined: Joined
@@ -50,6 +51,18 @@ class RunSnapshot:
     plans: list[PlayedPlan]  # the plan played last comes last
     problems: list[str]
     derived: dict[Any, Any] = field(default_factory=dict)
+    names: Sequence[str] = (DEFAULT_POLICY,)  # of all policies of the run
+    policy: str = DEFAULT_POLICY  # to which `policies`, `moves`, `better` and parts of `health` belong
+
+    @property
+    def chosen(self) -> str | None:
+        """The policy, for links. None if the run has no other."""
+        return self.policy if len(self.names) > 1 else None
+
+    @property
+    def own_rows(self) -> list[Row]:
+        """The turns that the policy answered."""
+        return self.rows if self.chosen is None else [row for row in self.rows if row.policy == self.policy]
 
     @property
     def rows(self) -> list[Row]:
@@ -82,6 +95,29 @@ class FollowedRun:
         self.is_ending: Callable[[], bool] = lambda: False  # whether the server of the pages is told to stop
         self.changed = 0  # the number of changes so far: pages that were made before the last one are out of date
         self.snapshot = self._take_snapshot(None)
+        self._of_policies: tuple[RunSnapshot, dict[str, RunSnapshot]] = self.snapshot, {}
+
+    def of(self, policy: str) -> RunSnapshot:
+        """The snapshot with the versions of one policy, which are read when a page first shows them. Raises KeyError."""
+        seen = self.snapshot
+        if policy == seen.policy:
+            return seen
+        if policy not in seen.names:
+            raise KeyError(policy)
+        if self._of_policies[0] is not seen:
+            self._of_policies = seen, {}
+        known = self._of_policies[1]
+        if policy not in known:
+            run, problems = self.run.of(policy), seen.problems.copy()
+            policies = describe_policies(run, problems)
+            better = judge_progress(run, seen.rows, policies, problems)
+            newest = max((row["version"] for row in policies), default=None)
+            health = {"live_version": better["live"], "newest_version": newest, "training": training(run, problems)}
+            known[policy] = replace(
+                seen, policy=policy, policies=policies, moves=read_moves(run), better=better, health={**seen.health, **health},
+                problems=list(dict.fromkeys(problems)),
+            )  # fmt: skip
+        return known[policy]
 
     def start(self) -> None:
         for target in (self._follow, self._read_ahead):
@@ -164,6 +200,7 @@ class FollowedRun:
         snapshot = RunSnapshot(
             time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
             episodes, plans_of(episodes, time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
+            policy_names(self.run),
         )  # fmt: skip
         if before is not None:  # `_follow` prepares the first snapshot, so that the first page does not wait
             self._prepare(snapshot)
@@ -190,8 +227,11 @@ def _stamps(run: RunDir) -> list[tuple[str, int, int]]:
     """Values that change with each change of the run. Whole files are published into a folder, which has the time of the last one.
     To others, lines are appended."""
     growing = [path for folder in (run.captures, run.feedback, run.episodes) for path in published(folder, ".jsonl")]
-    single = [run.steps, run.server, run.position, run.feed_counts, run.refusals, *sorted(run.logs.glob("*.log"))]
-    whole = [run.trajectories, run.verdicts, run.ledger, run.policies, run.eval, run.quarantine, run.notes, *run.notes.glob("*/")]
+    single = [run.server, run.position, *sorted(run.logs.glob("*.log"))]
+    whole = [run.trajectories, run.verdicts, run.quarantine, run.notes, *run.notes.glob("*/")]
+    for own in map(run.of, policy_names(run)):
+        single += [own.steps, own.feed_counts, own.refusals]
+        whole += [own.ledger, own.policies, own.eval]
     stamps = []
     for path in (*growing, *single, *whole):
         with suppress(FileNotFoundError):

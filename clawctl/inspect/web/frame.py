@@ -27,6 +27,7 @@ from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.text import clock, cut, short, visible
 from clawctl.run.directory import RunDir
 from clawctl.run.reward import signed
+from clawctl.run.rows import DEFAULT_POLICY
 
 _HERE = Path(__file__).parent
 _HOLD_S = 15.0  # so long a request for changes waits for one
@@ -111,8 +112,13 @@ class PageFrame:
         return self._page("problem.html", back, 409, problem=error.problem, fix=error.fix, back=back)
 
     def _page(self, template: str, section: str, status: int = 200, **values: Any) -> HTMLResponse:
-        problems = [] if template in ("login.html", "opened.html") else self._following.snapshot.problems
-        page = self._templates.get_template(template).render(section=section, run_problems=problems, stamp=_stamp.get(), **values)
+        seen = values.get("seen", self._following.snapshot)
+        values = {
+            "chosen": seen.chosen if "seen" in values else None,
+            "run_problems": [] if template in ("login.html", "opened.html") else seen.problems,
+            **values,
+        }
+        page = self._templates.get_template(template).render(section=section, stamp=_stamp.get(), **values)
         return HTMLResponse(page.encode(errors="replace"), status)
 
     def _row(self, request: Request) -> tuple[RunSnapshot, Row]:
@@ -122,12 +128,20 @@ class PageFrame:
             raise HTTPException(404, "there is no such turn; it may be in an open session, or it was deleted")
         return snapshot, row
 
-    def _policy(self, request: Request, name: str) -> dict[str, Any]:
-        version = number_in(request.query_params.get(name), None)
-        policy = next((row for row in self._following.snapshot.policies if row["version"] == version), None)
+    def _seen(self, request: Request) -> RunSnapshot:
+        """The run with the policy that the request names; the shared one if it names none."""
+        try:
+            return self._following.of(request.query_params.get("policy") or DEFAULT_POLICY)
+        except KeyError:
+            raise HTTPException(404, "there is no such policy") from None
+
+    def _version(self, request: Request) -> tuple[RunSnapshot, RunDir, dict[str, Any]]:
+        """The version that the request names, with the run and the folders of its policy."""
+        seen, version = self._seen(request), number_in(request.query_params.get("n"), None)
+        policy = next((row for row in seen.policies if row["version"] == version), None)
         if policy is None:
             raise HTTPException(404, "there is no such version")
-        return policy
+        return seen, self._run.of(seen.policy), policy
 
 
 def number_in(text: Any, default: Any) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, message_text, read_lines
@@ -36,6 +38,7 @@ from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
 from clawctl.inspect.why import explain, numbers_of, token_texts
 from clawctl.run.directory import RunDir
+from clawctl.run.keys import list_keys
 from clawctl.run.notes import keys_with_notes, read_notes
 
 _PER_PAGE = 50
@@ -78,7 +81,7 @@ class Pages(TalkPage):
     # ---- reading -------------------------------------------------------------------------------------------------------------
 
     def overview(self, request: Request) -> Response:
-        snapshot = self._following.snapshot
+        snapshot = self._seen(request)
         over_time = derived(snapshot, "complaints")
         return self._page(
             "overview.html",
@@ -92,7 +95,7 @@ class Pages(TalkPage):
             metrics=metrics_of(snapshot.policies),
             headings=headings(metrics_of(snapshot.policies)),
             policies=snapshot.policies,
-            counts=derived(snapshot, "signs"),
+            totals=derived(snapshot, "totals"),
             estimate=estimate,
             refused=sum(gate_of(row) == "refused" for row in snapshot.policies),
         )
@@ -102,7 +105,11 @@ class Pages(TalkPage):
         problems: list[str] = []
         notes = [(key, note) for key in keys_with_notes(self._run) for note in read_notes(self._run, key, problems)]
         notes.sort(key=lambda entry: entry[1].created_at, reverse=True)
-        return self._page("notes.html", "/notes", notes=notes, problems=problems)
+        try:
+            policies = {key.name: key.policy for key in list_keys(self._run)}
+        except ClawError as error:
+            policies, problems = {}, [*problems, error.problem]
+        return self._page("notes.html", "/notes", notes=notes, policies=policies, problems=problems)
 
     def conversations(self, request: Request) -> Response:
         """All conversations, newest first, or those with a turn that matches the filter."""
@@ -125,11 +132,8 @@ class Pages(TalkPage):
         elif wanted.is_empty:
             listed = snapshot.sessions
         else:
-            listed = (
-                sessions_of(snapshot, rows)
-                if searched
-                else snapshot.once(("sessions", wanted), lambda: sessions_of(snapshot, rows))
-            )
+            count = partial(sessions_of, snapshot, rows)
+            listed = count() if searched else snapshot.once(("sessions", wanted), count)
         page = page_number(query)
         shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
         turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else first_turn(snapshot, entry) for entry in shown]
@@ -145,8 +149,8 @@ class Pages(TalkPage):
             pages=-(-len(listed) // _PER_PAGE),
             searched=searched,
             matches=len(rows),
-            first=lambda one: first_turn(snapshot, one),
-            choices=derived(snapshot, "choices"),
+            first=partial(first_turn, snapshot),
+            choices=derived(self._following.of(str(wanted.policy)) if wanted.policy in snapshot.names else snapshot, "choices"),
             verdicts=VERDICTS,
         )
 
@@ -218,13 +222,14 @@ class Pages(TalkPage):
         return PlainTextResponse(marked(shown_text[:_MAX_TEXT]))
 
     def versions(self, request: Request) -> Response:
-        snapshot = self._following.snapshot
+        snapshot = self._seen(request)
         metrics = metrics_of(snapshot.policies)
         problems: list[str] = []
-        steps = [row for row in read_lines(self._run.steps, problems) if isinstance(row.get("step"), int)]
+        steps = [row for row in read_lines(self._run.of(snapshot.policy).steps, problems) if isinstance(row.get("step"), int)]
         return self._page(
             "versions.html",
             "/versions",
+            seen=snapshot,
             policies=snapshot.policies,
             metrics=metrics,
             headings=headings(metrics),
@@ -236,14 +241,15 @@ class Pages(TalkPage):
         )
 
     def version(self, request: Request) -> Response:
-        snapshot, policy = self._following.snapshot, self._policy(request, "n")
+        snapshot, run, policy = self._version(request)
         problems: list[str] = []
-        record = read_eval(self._run, policy["version"], problems)
-        step = next((step for step in read_lines(self._run.steps, problems) if step.get("step") == policy["step"]), None)
+        record = read_eval(run, policy["version"], problems)
+        step = next((step for step in read_lines(run.steps, problems) if step.get("step") == policy["step"]), None)
         rate = derived(snapshot, "rates").get(policy["version"])
         return self._page(
             "version.html",
             "/versions",
+            seen=snapshot,
             policy=policy,
             record=record,
             step=step,
@@ -260,11 +266,11 @@ class Pages(TalkPage):
 
     def answers(self, request: Request) -> Response:
         """Two versions' answers to the same task, side by side. The page names the versions only after the reader has chosen."""
-        query, new = request.query_params, self._policy(request, "n")
+        query, (seen, run, new) = request.query_params, self._version(request)
         problems: list[str] = []
-        record = read_eval(self._run, new["version"], problems)
+        record = read_eval(run, new["version"], problems)
         against = number_in(query.get("against"), (new["decision"] or {}).get("against") or 0)
-        pairs = pairs_of(record, read_eval(self._run, against, problems), against)
+        pairs = pairs_of(record, read_eval(run, against, problems), against)
         index = min(max(number_in(query.get("i"), 0), 0), max(len(pairs) - 1, 0))
         pair = pairs[index] if pairs else None
         swapped = pair is not None and bool(hashlib.blake2b(f"{pair['task']} {against}".encode(), key=self._salt).digest()[0] & 1)
@@ -274,6 +280,7 @@ class Pages(TalkPage):
         return self._page(
             "answers.html",
             "/versions",
+            seen=seen,
             new=new,
             against=against,
             pair=pair,
@@ -289,13 +296,13 @@ class Pages(TalkPage):
 
     def measured(self, request: Request) -> Response:
         """The values by task that a mean of a version is made of, beside those of another version."""
-        policy, query = self._policy(request, "n"), request.query_params
+        (seen, run, policy), query = self._version(request), request.query_params
         suite, metric = query.get("suite", ""), query.get("metric", "")
         value = policy["metrics"].get(suite, {}).get(metric)
         against, problems = number_in(query.get("against"), None), list[str]()
-        record = read_eval(self._run, policy["version"], problems)
+        record = read_eval(run, policy["version"], problems)
         values = values_of(record, suite, metric)
-        others = {} if against is None else values_of(read_eval(self._run, against, problems), suite, metric)
+        others = {} if against is None else values_of(read_eval(run, against, problems), suite, metric)
         if value is None and not values:
             raise HTTPException(404, "this version was not measured by that metric")
         tasks, page = sorted(values, key=lambda task: (values[task], task)), page_number(query)
@@ -303,15 +310,16 @@ class Pages(TalkPage):
         return self._page(
             "measured.html",
             "/versions",
+            seen=seen,
             policy=policy,
             suite=suite,
             metric=metric,
             mean=estimate(policy, (suite, metric)),
             against=against,
-            versions=[row["version"] for row in self._following.snapshot.policies if metric in row["metrics"].get(suite, {})],
+            versions=[row["version"] for row in seen.policies if metric in row["metrics"].get(suite, {})],
             rows=[(task, values[task], others.get(task)) for task in shown],
             examples={example.get("task_id"): example for example in record["examples"] if isinstance(example, dict)},
-            turns=self._following.snapshot.by_id,
+            turns=seen.by_id,
             count=len(tasks),
             page=page,
             pages=-(-len(tasks) // _MEASURED),

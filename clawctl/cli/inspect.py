@@ -157,6 +157,9 @@ def report(
 def web(
     run: RunOption = DEFAULT_RUN,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1. 0: any free port.")] = 30080,
+    beside: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="Another run. A page compares the two, as `inspect compare` does.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve web pages that show the run. The command prints a link that logs you in. The pages are reachable from this machine
@@ -166,4 +169,5 @@ def web(
     """
     from clawctl.inspect.web import serve_pages
 
-    serve_pages(open_run(run, create=False), port, as_json)
+    other = None if beside is None else open_run(beside, create=False)
+    serve_pages(open_run(run, create=False), port, as_json, other)

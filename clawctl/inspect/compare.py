@@ -1,12 +1,13 @@
 """`clawctl inspect compare`: two runs side by side, and which of their differences are larger than chance."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.text import Text
 
 from clawctl.inspect.better import FEWEST, Rate, lower, rates
 from clawctl.inspect.policies import describe_policies, estimate, metrics_of
-from clawctl.inspect.rows import read_rows
+from clawctl.inspect.rows import Joined, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.printing import Column, answers, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
@@ -26,9 +27,9 @@ def show_comparison(first: RunDir, second: RunDir, as_json: bool) -> None:
     page.print(fitting("", columns, rows, page.width), *problem_lines(problems), sep="\n")
 
 
-def compare(runs: list[RunDir]) -> dict[str, Any]:
+def compare(runs: list[RunDir], read: Callable[[RunDir], Joined] = read_rows) -> dict[str, Any]:
     """The two runs as data, and the rows of the table. Scores are those of each live version."""
-    first, second = both = [_described(run) for run in runs]
+    first, second = both = [_described(run, read(run)) for run in runs]
     rows = [_row(what, [run[key] for run in both]) for what, key in (("live version", "live"), ("versions", "versions"))]
     rows += [_row(what, [f"{run[key]:,}" for run in both]) for what, key in (("turns", "turns"), ("trained turns", "trained"))]
     for what, key in (("complaints per 100", "complaints"), ("of the live version", "complaints_live")):
@@ -49,8 +50,7 @@ def compare(runs: list[RunDir]) -> dict[str, Any]:
     return {"runs": both, "rows": rows}
 
 
-def _described(run: RunDir) -> dict[str, Any]:
-    joined = read_rows(run)
+def _described(run: RunDir, joined: Joined) -> dict[str, Any]:
     problems = joined.problems.copy()
     policies = describe_policies(run, problems)
     live = next((policy for policy in policies if policy["live"]), None)

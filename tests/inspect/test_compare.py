@@ -5,9 +5,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
 from clawctl.errors import ClawError
 from clawctl.inspect.compare import compare, show_comparison
+from clawctl.inspect.web.followed_run import FollowedRun
+from clawctl.inspect.web.guard import Key
+from clawctl.inspect.web.pages import Pages
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import move_live
 from clawctl.run.shards import write_turns, write_verdicts
@@ -52,3 +56,29 @@ def test_differences_are_told_apart_from_chance(tmp_path: Path, capsys: pytest.C
     assert "80.0 [69.2, 87.7] of 70" in capsys.readouterr().out  # Wilson's interval of 56 of 70
     with pytest.raises(ClawError, match="is not a run directory"):
         open_run(tmp_path / "nothing", create=False)
+
+
+def page(run: RunDir, beside: RunDir | None, path: str = "/compare") -> tuple[int, str]:
+    key = Key()
+    client = TestClient(Pages(run, FollowedRun(run), key, beside).app(30080), base_url="http://127.0.0.1:30080")
+    assert "Log in" in client.get(path).text
+    client.get(f"/login?key={key.key}")
+    answer = client.get(path)
+    return answer.status_code, answer.text
+
+
+def test_the_page_shows_the_same_rows_for_the_run_that_the_command_names(tmp_path: Path) -> None:
+    for name, bad, of in (("often", 56, 70), ("<b>rarer", 48, 80), ("third", 1, 20)):
+        make(tmp_path / name, bad, of)
+    often, rarer = open_run(tmp_path / "often"), open_run(tmp_path / "<b>rarer")
+    status, text = page(often, rarer, f"/compare?beside={tmp_path}/third&run={tmp_path}/third")
+    assert status == 200
+    for row in compare([often, rarer])["rows"]:
+        assert f'<th scope="row">{row["what"]}<' in text
+        assert all(f'<td class="r">{shown}</td>' in text for shown in row["shown"])
+        assert row["differ"] in text
+    assert "<b>" not in text
+    assert "third" not in text, "no request chooses a folder"
+    status, text = page(often, None, f"/compare?beside={tmp_path}/third")
+    assert (status, "third" in text) == (404, False)
+    assert ">Compare</a>" not in page(often, None, "/")[1]

@@ -21,8 +21,9 @@ from clawctl.run.endpoint import cannot_listen
 _HOST = "127.0.0.1"
 
 
-def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
-    """Serve the pages until a signal stops them. Prints the link that logs in. Raises ClawError if the port is in use."""
+def serve_pages(run: RunDir, port: int, as_json: bool, beside: RunDir | None = None) -> None:
+    """Serve the pages until a signal stops them. Prints the link that logs in. `beside`: a run to compare with. Raises ClawError if
+    the port is in use."""
     try:
         listener = socket.create_server((_HOST, port), backlog=64)
     except OSError as error:
@@ -30,7 +31,7 @@ def serve_pages(run: RunDir, port: int, as_json: bool) -> None:
     with listener:
         key, port = Key(), listener.getsockname()[1]
         following = FollowedRun(run, prepare)
-        app = Pages(run, following, key).app(port)
+        app = Pages(run, following, key, beside).app(port)
         link = f"http://{_HOST}:{port}/login?key={key.key}"
         if as_json:
             print_json({"url": f"http://{_HOST}:{port}/", "login": link, "turns": len(following.snapshot.rows)})

@@ -34,7 +34,7 @@ _HOLD_S = 15.0  # so long a request for changes waits for one
 _LOOK_S = 0.15
 _stamp: ContextVar[str] = ContextVar("stamp", default="")  # of the page that is being made
 _KINDS = {".css": "text/css", ".js": "text/javascript"}
-_SECTIONS = (
+SECTIONS = (
     ("/", "Overview"), ("/talk", "Talk"), ("/conversations", "Conversations"), ("/versions", "Versions"), ("/judge", "Judge"),
     ("/notes", "Notes"), ("/environments", "Environments"), ("/data", "Data"),
 )  # fmt: skip
@@ -60,7 +60,7 @@ class PageFrame:
             "sized": sized, "short": short, "link": lambda values: urlencode({k: v for k, v in values.items() if v is not None}),
         }  # fmt: skip
         self._templates.globals |= {
-            "sections": _SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
+            "sections": SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
             "opinion": opinion, "gate_of": gate_of, "rating_of": rating_of, "version_of_files": _version_of_files(),
         }  # fmt: skip
 

@@ -19,6 +19,7 @@ from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
 from clawctl.inspect.rows import Row, message_text, read_lines
+from clawctl.inspect.web.compared import ComparePage
 from clawctl.inspect.web.derived_data import (
     as_conversation,
     derived,
@@ -33,7 +34,6 @@ from clawctl.inspect.web.filters import VERDICTS, Filter, matching, opinion, unc
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.frame import number_in, page_number
 from clawctl.inspect.web.guard import Key, PageGuard
-from clawctl.inspect.web.talk import TalkPage
 from clawctl.inspect.web.text import marked
 from clawctl.inspect.web.tokens import coloured
 from clawctl.inspect.why import explain, numbers_of, token_texts
@@ -48,11 +48,11 @@ _SHOWN = 3000  # characters of a text on a page; the full text has a separate pa
 _MAX_TEXT = 4 << 20  # characters on that page
 
 
-class Pages(TalkPage):
+class Pages(ComparePage):
     """The pages of the run held by `following`."""
 
-    def __init__(self, run: RunDir, following: FollowedRun, key: Key) -> None:
-        super().__init__(run, following, key)
+    def __init__(self, run: RunDir, following: FollowedRun, key: Key, beside: RunDir | None = None) -> None:
+        super().__init__(run, following, key, beside)
         self._salt = secrets.token_bytes(16)  # decides on which side each answer is shown
 
     def app(self, port: int) -> PageGuard:
@@ -60,7 +60,7 @@ class Pages(TalkPage):
             "/": self.overview, "/conversations": self.conversations, "/turns": self.turns, "/conversation": self.conversation,
             "/turn": self.turn, "/versions": self.versions, "/version": self.version, "/answers": self.answers,
             "/measured": self.measured, "/judge": self.judge, "/environments": self.environments, "/episodes": self.episodes,
-            "/data": self.data, "/notes": self.notes, "/talk": self.talk,
+            "/data": self.data, "/notes": self.notes, "/talk": self.talk, "/compare": self.compare,
         }  # fmt: skip
         get: dict[str, Callable[[Request], Response]] = {
             "/text": self.text, "/login": self.login, "/static/{name}": self.static,

@@ -80,6 +80,7 @@ class RunDir:
     activity = _RunPath("locks", "serving")  # `<id>`: whether a server is answering somebody, for a trainer on the same machine
     logs = _RunPath("logs")
     page_link = _RunPath("logs", "page.html")  # leads a browser to the pages that `start` serves; their key ends with them
+    page_address = _RunPath("logs", "page.url")  # where the pages are while they are served, without their key
     launch = _RunPath("launch.json")  # the jobs of `clawctl up --on` and their last known state
     job_output = _RunPath("logs", "jobs")  # the output of those jobs
 

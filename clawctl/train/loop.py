@@ -121,7 +121,7 @@ class Session:
             if result.row is not None:
                 self._publish(batch, result, stop)
                 self.feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
-                track(trackers, result.row)
+                track(trackers, result.row, run)
                 watch.check(result.row)
             if failed >= config.max_skipped_steps:
                 raise _too_many_failures(result, failed)

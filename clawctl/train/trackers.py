@@ -3,22 +3,26 @@
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.train.measures import QUANTILES
 
 log = logging.getLogger("clawctl.train")
 _KEYS: dict[str, Any] = {"method": {"teacher_api_key"}, "backend": {"service": {"api_key"}}}  # not sent to trackers
 
 
+Metrics = Mapping[str, float | str]
+
+
 class Tracker(Protocol):
     """A destination for the rows of steps."""
 
-    def log(self, metrics: dict[str, float], step: int) -> None: ...
+    def log(self, metrics: Metrics, step: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -36,13 +40,22 @@ def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
         raise ClawError(problem, f"pip install 'clawctl[{name}]', or remove it from the recipe", 2) from error
 
 
-def track(trackers: Sequence[Tracker], row: dict[str, Any]) -> None:
-    """Log a row of `steps.jsonl`."""
+def track(trackers: Sequence[Tracker], row: dict[str, Any], run: RunDir) -> None:
+    """Log a row of `steps.jsonl`, with a link to the version's page while the pages are served."""
+    metrics: Metrics = {**metrics_of(row), **_page(run, row["version"])} if trackers else {}
     for tracker in trackers:
         try:
-            tracker.log(metrics_of(row), row["step"])
+            tracker.log(metrics, row["step"])
         except OSError as error:
             log.error("step %d is missing in %s: %s", row["step"], type(tracker).__name__, error)
+
+
+def _page(run: RunDir, version: int) -> dict[str, str]:
+    """The link. A person's policy has none, because it would contain their name."""
+    try:
+        return {"page": f"{run.page_address.read_text()}version?n={version}"} if run.policy == DEFAULT_POLICY else {}
+    except OSError:
+        return {}
 
 
 def metrics_of(row: dict[str, Any]) -> dict[str, float]:
@@ -102,7 +115,7 @@ class Wandb:
             settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
         )
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
+    def log(self, metrics: Metrics, step: int) -> None:
         self._run.log(metrics, step=step)
 
     def close(self) -> None:
@@ -114,18 +127,26 @@ class Tensorboard:
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+        from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary = Event, Summary
+        self._event, self._summary, self._tensor = Event, Summary, TensorProto
+        self._text = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         self._writer: Any = EventFileWriter(str(run.tensorboard))
         restart = SessionLog(status=SessionLog.START)
         self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
-        values = [self._summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+    def log(self, metrics: Metrics, step: int) -> None:
+        values = [self._value(name, value) for name, value in metrics.items()]
         self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
         self._writer.flush()
+
+    def _value(self, name: str, value: float | str) -> Any:
+        if isinstance(value, str):
+            text = self._tensor(dtype="DT_STRING", string_val=[value.encode()])
+            return self._summary.Value(tag=name, metadata=self._text, tensor=text)
+        return self._summary.Value(tag=name, simple_value=value)
 
     def close(self) -> None:
         self._writer.close()
@@ -145,7 +166,7 @@ class Trackio:
             resume="allow",
         )
 
-    def log(self, metrics: dict[str, float], step: int) -> None:
+    def log(self, metrics: Metrics, step: int) -> None:
         self._trackio.log(metrics, step=step)
 
     def close(self) -> None:

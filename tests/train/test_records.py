@@ -15,9 +15,9 @@ import pytest
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.train.checkpoints import read_rows
-from clawctl.train.trackers import metrics_of, open_trackers
+from clawctl.train.trackers import Metrics, metrics_of, open_trackers, track
 from tests.train.tiny import Sampler, publish_turns
 from tests.trainers.local.test_methods_in_a_step import train
 
@@ -77,18 +77,40 @@ def test_tensorboard_has_each_step_under_the_names_that_people_know(run: RunDir,
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     publish_turns(run, sampler, 8)
+    publish_bytes(run.page_address, b"http://127.0.0.1:30080/")
     train(run, model_path, trackers=["tensorboard"])
     events = EventAccumulator(str(run.train / "tensorboard")).Reload()
     rows = read_rows(run)
     for name in ("loss/total", "loss/binary", "loss/opd", "reward/mean", "reward/std", "gradient/norm", "learning_rate"):
         found = [(event.step, event.value) for event in events.Scalars(name)]
         assert found == [(row["step"], pytest.approx(metrics_of(row)[name], rel=1e-6, abs=1e-9)) for row in rows], name
+    links = [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors("page")]
+    assert links == [(row["step"], f"http://127.0.0.1:30080/version?n={row['version']}") for row in rows]
+
+
+def test_the_link_to_a_page_has_no_persons_name_and_ends_with_the_pages(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    class Kept:
+        rows: list[Metrics] = []  # noqa: RUF012
+
+        def log(self, metrics: Metrics, step: int) -> None:
+            self.rows.append(metrics)
+
+        def close(self) -> None: ...
+
+    publish_turns(run, sampler, 8)
+    train(run, model_path)
+    row = read_rows(run)[0]
+    track([Kept()], row, run)
+    publish_bytes(run.page_address, b"http://127.0.0.1:1/")
+    track([Kept()], row, run.of("anna"))
+    track([Kept()], row, run)
+    assert [metrics.get("page") for metrics in Kept.rows] == [None, None, f"http://127.0.0.1:1/version?n={row['version']}"]
 
 
 def test_wandb_writes_offline_and_sends_nothing(run: RunDir) -> None:
     wandb = pytest.importorskip("wandb")
     (tracker,) = open_trackers(run, TrainConfig(trackers=["wandb"]), 0)
-    tracker.log({"loss/total": 0.5}, 1)
+    tracker.log({"loss/total": 0.5, "page": "http://127.0.0.1:1/version?n=1"}, 1)
     tracker.close()
     (folder,) = (run.train / "wandb").glob("offline-run-*")
     (stored,) = folder.glob("run-*.wandb")
@@ -102,13 +124,14 @@ def test_trackio_keeps_each_step_on_this_machine(run: RunDir, tmp_path: Path) ->
         "import sys; from pathlib import Path; from clawctl.config import TrainConfig; from clawctl.run.directory import open_run\n"
         "from clawctl.train.trackers import open_trackers\n"
         "(tracker,) = open_trackers(open_run(Path(sys.argv[1])), TrainConfig(trackers=['trackio']), 0)\n"
-        "tracker.log({'loss/total': 0.5}, 1); tracker.log({'loss/total': 0.25}, 2); tracker.close()"
+        "tracker.log({'loss/total': 0.5, 'page': 'http://127.0.0.1:1/'}, 1); tracker.log({'loss/total': 0.25}, 2); tracker.close()"
     )
     environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}  # read when it is imported
     subprocess.run([sys.executable, "-c", script, str(run.root)], env=environment, check=True, capture_output=True)
     with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "clawctl.db")) as stored:
         rows = stored.execute("select step, metrics from metrics order by step").fetchall()
     assert [(step, json.loads(metrics)["loss/total"]) for step, metrics in rows] == [(1, 0.5), (2, 0.25)]
+    assert json.loads(rows[0][1])["page"] == "http://127.0.0.1:1/"
 
 
 @pytest.mark.parametrize("name", ["trackio"])

@@ -5,8 +5,10 @@
 JavaScript, everything works except the charts.
 """
 
+import signal
 import socket
 import sys
+from contextlib import suppress
 
 import uvicorn
 
@@ -15,7 +17,7 @@ from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.printing import print_json
-from clawctl.run.directory import RunDir
+from clawctl.run.directory import RunDir, publish_bytes, remove
 from clawctl.run.endpoint import cannot_listen
 
 _HOST = "127.0.0.1"
@@ -32,9 +34,10 @@ def serve_pages(run: RunDir, port: int, as_json: bool, beside: RunDir | None = N
         key, port = Key(), listener.getsockname()[1]
         following = FollowedRun(run, prepare)
         app = Pages(run, following, key, beside).app(port)
-        link = f"http://{_HOST}:{port}/login?key={key.key}"
+        url = f"http://{_HOST}:{port}/"
+        link = f"{url}login?key={key.key}"
         if as_json:
-            print_json({"url": f"http://{_HOST}:{port}/", "login": link, "turns": len(following.snapshot.rows)})
+            print_json({"url": url, "login": link, "turns": len(following.snapshot.rows)})
         else:
             print(f"{link}\nopen this link in a browser on this machine; Ctrl-C ends the server", flush=True)
         sys.stdout.flush()
@@ -43,9 +46,13 @@ def serve_pages(run: RunDir, port: int, as_json: bool, beside: RunDir | None = N
         settings = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2)
         server = uvicorn.Server(settings)
         following.is_ending = lambda: server.should_exit
+        with suppress(OSError):  # a run that may only be read
+            publish_bytes(run.page_address, url.encode())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)  # uvicorn raises the signal again after it has ended
         try:
             server.run(sockets=[listener])
-        except KeyboardInterrupt:  # uvicorn raises the signal again after it has ended
-            pass
         finally:
             following.stop()
+            with suppress(OSError):
+                remove(run.page_address)

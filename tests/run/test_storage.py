@@ -31,7 +31,9 @@ class Hosts:
     def poll(self) -> None:
         for bucket in self.buckets:
             bucket._upload()
-            bucket.refresh()
+            bucket._announce()
+        for bucket in self.buckets:
+            bucket._poll_once()
 
 
 @pytest.fixture

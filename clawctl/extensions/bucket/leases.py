@@ -107,17 +107,17 @@ class Leases:
             self.release(name)
 
     def _is_old(self, key: str) -> bool:
-        written, now = self._objects.modified(key), self._clock()
-        return written is None or (now is not None and now - written > self._lease_s + 1)  # stores round to seconds
+        stored, now = self._objects.describe(key), self._clock()
+        return stored is None or (now is not None and now - stored.modified > self._lease_s + 1)  # stores round to seconds
 
     def _store_time(self) -> float | None:
         """Return the time of the store's clock in unix seconds. Between queries it is extrapolated."""
         if self._clock_reading is None or time.monotonic() - self._clock_reading[1] > _CLOCK_S:
             self._objects.put("leases/.clock", uuid4().bytes)
-            now = self._objects.modified("leases/.clock")
-            if now is None:
+            written = self._objects.describe("leases/.clock")
+            if written is None:
                 return None
-            self._clock_reading = now, time.monotonic()
+            self._clock_reading = written.modified, time.monotonic()
         return self._clock_reading[0] + time.monotonic() - self._clock_reading[1]
 
     def _content(self, lease: Lease) -> bytes:

@@ -100,11 +100,11 @@ class Objects:
             file.flush()
             os.fsync(file.fileno())
 
-    def modified(self, name: str) -> float | None:
-        """Return when an object was written (unix seconds, by the clock of the store), or None if it does not exist."""
+    def describe(self, name: str) -> StoredObject | None:
+        """Return what a listing would say about the object, or None if it does not exist."""
         with self._errors(name):
             try:
-                return float(self._library.head(self._store, name)["last_modified"].timestamp())
+                return _stored(self._library.head(self._store, name))
             except FileNotFoundError:
                 return None
 
@@ -113,7 +113,7 @@ class Objects:
         with self._errors(prefix):
             for chunk in self._library.list(self._store, prefix):
                 for entry in chunk:
-                    yield StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
+                    yield _stored(entry)
 
     def delete(self, name: str) -> None:
         """Delete an object if it exists."""
@@ -127,6 +127,10 @@ class Objects:
             yield
         except (self._exceptions.BaseError, TimeoutError) as error:
             raise StorageUnreachable(f"{name}: {_first_line(error)}") from None
+
+
+def _stored(entry: Any) -> StoredObject:
+    return StoredObject(entry["path"], str(entry["e_tag"]), entry["size"], entry["last_modified"].timestamp())
 
 
 def open_store(url: str, retries: int = _RETRIES) -> Any:

@@ -9,9 +9,10 @@ between two workers. A thread polls about once a second and copies what other ho
     PREFIX/captures/…      rotated captures of every host
     PREFIX/leases/…        locks that workers hold across hosts (`leases.py`)
     PREFIX/forgotten/…     requests to each host to remove data from its own files (`clawctl/privacy/elsewhere.py`)
-    PREFIX/changed         written after each change, so that other hosts notice it
+    PREFIX/changed         the names that changed last (`changes.py`), so that other hosts fetch them without a listing
 
-In the local folder, `.bucket/about.json` names the bucket. `.bucket/tags/` holds the tag of each object that a local file equals.
+In the local folder, `.bucket/about.json` names the bucket. `.bucket/tags/` holds the tag of each object that a local file equals,
+and `.bucket/due` the names that this host has not announced yet.
 """
 
 import atexit
@@ -31,6 +32,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
+from clawctl.extensions.bucket.changes import Changes, Place
 from clawctl.extensions.bucket.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
 from clawctl.extensions.bucket.leases import Leases
 from clawctl.extensions.bucket.objects import Objects, StoredObject, open_store
@@ -40,10 +42,12 @@ from clawctl.run.storage import ABOUT, DISK, Storage, StorageUnreachable, write_
 log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
-_LIST_S: Final = 30.0  # maximum delay until a change is noticed if the worker that made it was killed
+_LIST_S: Final = 30.0  # minimum time between two listings, which find what a lost host did not announce
+_PAGE_S: Final = 6.0  # and for each thousand objects: a host lists with at most ten requests a minute
 _SETTLED_S: Final = 600.0  # a capture file without writes for this long is uploaded even if it is its writer's newest
 _INLINE: Final = ("policy.json", "READY", "state.json")  # small files of a folder that every host needs
 _FOREIGN: Final = "another host's"  # stands for the tag of a growing file that another host writes
+_WITH_FOLDERS: Final = ("run/policies/", "run/train/", "run/quarantine/")
 _LEFT_OVER_S: Final = 86400.0  # age after which unlisted parts and old leases are deleted
 
 
@@ -95,9 +99,8 @@ class BucketStorage(Storage):
         self._writing = threading.RLock()
         self._between_processes = FileLock(self._about / "writing.lock")
         self._poll_lock = FileLock(self._about / "pulling.lock", thread_local=False)
-        self._marker_tag: str | None = None  # tag of the object `changed`
-        self._listed_at = float("-inf")
-        self._marker_due = threading.Event()  # set when `changed` must be written so that other hosts notice
+        self._changes, self._place = Changes(objects, self._about / "due"), Place()
+        self._listed_at, self._list_s = float("-inf"), _LIST_S
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -107,27 +110,16 @@ class BucketStorage(Storage):
         name, kind = self._name(path)
         if kind in (Kind.LOCAL, Kind.GROWING):
             return DISK.publish(draft, path)
-        if kind is Kind.CHANGING:
-            with self._local():
-                tag = self._objects.put(f"run/{name}", draft)
+        with self._changing(f"run/{name}"):
+            tag = (self._objects.put if kind is Kind.CHANGING else self._objects.create)(f"run/{name}", draft)
+            if tag is not None:
                 os.replace(draft, path)
                 self._store_tag(name, tag)
-        else:
-            self._publish_once(draft, path, name)
-        self._marker_due.set()
-
-    def _publish_once(self, draft: Path, path: Path, name: str) -> None:
-        created = self._objects.create(f"run/{name}", draft)
-        if created is not None:
-            with self._local():
-                os.replace(draft, path)
-                self._store_tag(name, created)
-            return
-        log.warning("%s was published by another worker; its content is kept", name)
-        stored = self._objects.read(f"run/{name}")
-        if stored is None:
-            raise StorageUnreachable(f"{name} was listed but is gone")
-        with self._local():
+                return
+            log.warning("%s was published by another worker; its content is kept", name)
+            stored = self._objects.read(f"run/{name}")
+            if stored is None:
+                raise StorageUnreachable(f"{name} was listed but is gone")
             self._write(path, stored[0])
             self._store_tag(name, stored[1])
 
@@ -136,13 +128,12 @@ class BucketStorage(Storage):
         if (folder := self._folder_of(path)) is not None:
             self._replace_part(draft, path, folder)
         elif kind is Kind.ONCE:
-            with self._local():
+            with self._changing(f"run/{name}"):
                 tag = self._objects.put(f"run/{name}", draft)
                 os.replace(draft, path)
                 self._store_tag(name, tag)
         else:
-            return self.publish(draft, path)
-        self._marker_due.set()
+            self.publish(draft, path)
 
     def _folder_of(self, path: Path) -> Path | None:
         """Return the published folder that contains the file, or None."""
@@ -152,7 +143,7 @@ class BucketStorage(Storage):
     def _replace_part(self, draft: Path | None, path: Path, folder: Path) -> None:
         """Replace or remove (`draft` None) a part of a folder: the content first, then the list of parts, which holds its size."""
         name, part = self._name(folder)[0] + FOLDER, path.relative_to(folder).as_posix()
-        with self._local():
+        with self._changing(f"run/{name}"):
             stored = self._objects.read(f"run/{name}")
             if stored is None:
                 raise StorageUnreachable(f"{name} is gone from the bucket")
@@ -186,17 +177,16 @@ class BucketStorage(Storage):
             "inline": {part: files[part].read_text() for part in _INLINE if part in files},
         }
         data = orjson.dumps(manifest)
-        tag = self._objects.create(f"run/{name}{FOLDER}", data)
-        self._marker_due.set()
-        if tag is None:
-            self._delete_parts(manifest)
-            self._fetch_folder(name)
-            return False
-        with self._local():
-            self._remove_folder(path)
-            os.rename(draft, path)
-            self._store_tag(name + FOLDER, tag, data)
-        return True
+        with self._changing(f"run/{name}{FOLDER}"):
+            tag = self._objects.create(f"run/{name}{FOLDER}", data)
+            if tag is not None:
+                self._remove_folder(path)
+                os.rename(draft, path)
+                self._store_tag(name + FOLDER, tag, data)
+                return True
+        self._delete_parts(manifest)
+        self._fetch_folder(name)
+        return False
 
     def complete(self, folder: Path, suffix: str = "") -> None:
         name, kind = self._name(folder)
@@ -221,7 +211,7 @@ class BucketStorage(Storage):
         name, kind = self._name(path)
         if kind is not Kind.CHANGING:
             return locally()
-        with self._local():
+        with self._changing(f"run/{name}"):
             for _ in range(100):
                 stored = self._objects.read(f"run/{name}")
                 before, tag = stored or (b"", None)
@@ -235,14 +225,13 @@ class BucketStorage(Storage):
                 if written is not None:
                     self._write(path, before + data)
                     self._store_tag(name, written)
-                    self._marker_due.set()
                     return
         raise StorageUnreachable(f"{name} changed at each of 100 attempts to append to it")
 
     def move(self, source: Path, target: Path) -> None:
         name, kind = self._name(source)
         new_name, new_kind = self._name(target)
-        with self._local():
+        with self._changing():
             if kind is Kind.LOCAL:
                 os.replace(source, target)
             elif new_kind is Kind.LOCAL:
@@ -262,6 +251,7 @@ class BucketStorage(Storage):
 
     def _move_object(self, name: str, new_name: str, source: Path, target: Path) -> None:
         """Move an object to another name. For a folder only its list of parts moves; the parts stay in place."""
+        self._changes.note(f"run/{name}", f"run/{new_name}")
         stored = self._objects.read(f"run/{name}")
         tag = None if stored is None else self._objects.put(f"run/{new_name}", stored[0])
         self._objects.delete(f"run/{name}")
@@ -269,19 +259,18 @@ class BucketStorage(Storage):
         self._store_tag(name, None)
         if stored is not None and tag is not None:
             self._store_tag(new_name, tag, stored[0] if name.endswith(FOLDER) else b"")
-        self._marker_due.set()
 
     def remove(self, path: Path) -> None:
         if (folder := self._folder_of(path)) is not None:
             return self._replace_part(None, path, folder)
-        with self._local(), self._deleted(*self._name(path)):
+        with self._changing(), self._deleted(*self._name(path)):
             DISK.remove(path)
 
     def exists(self, path: Path) -> bool:
         name, kind = self._name(path)
         if kind in (Kind.LOCAL, Kind.GROWING):
             return path.exists()
-        return self._objects.modified(f"run/{name}{FOLDER if kind is Kind.FOLDER else ''}") is not None
+        return self._objects.describe(f"run/{name}{FOLDER if kind is Kind.FOLDER else ''}") is not None
 
     @contextmanager
     def _deleted(self, name: str, kind: Kind) -> Iterator[None]:
@@ -291,21 +280,21 @@ class BucketStorage(Storage):
         if kind in (Kind.LOCAL, Kind.GROWING):
             uploaded = _uploaded_name(name, kind)
             if uploaded is not None:
+                self._changes.note(uploaded)
                 self._objects.delete(uploaded)
             yield
             if uploaded is not None:
                 (self._about / "sizes" / uploaded).unlink(missing_ok=True)
                 self._store_tag(name, None)
-                self._marker_due.set()
             return
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
         key = name + FOLDER if kind is Kind.FOLDER else name
+        self._changes.note(f"run/{key}")
         self._objects.delete(f"run/{key}")
         if manifest is not None:
             self._delete_parts(manifest)
         yield
         self._store_tag(key, None)
-        self._marker_due.set()
 
     def _delete_parts(self, manifest: dict[str, Any]) -> None:
         for part in manifest["files"]:
@@ -319,7 +308,7 @@ class BucketStorage(Storage):
 
     def swap(self, path: Path, data: bytes, expected: bytes | None) -> bool:
         name, _ = self._name(path)
-        with self._local():
+        with self._changing(f"run/{name}"):
             stored = self._objects.read(f"run/{name}")
             if (None if stored is None else stored[0]) != expected:
                 return False
@@ -328,7 +317,6 @@ class BucketStorage(Storage):
                 return False
             self._write(path, data)
             self._store_tag(name, tag)
-        self._marker_due.set()
         return True
 
     @contextmanager
@@ -380,31 +368,59 @@ class BucketStorage(Storage):
         atexit.unregister(self.close)
         try:
             self._upload()
-            self._write_change_marker()
+            self._announce()
             self._leases.close()
         except OSError as error:
             log.warning("changes are noticed late: %s", error)
         self._poll_lock.release()
 
     def refresh(self) -> None:
-        """Copy missing files from the store, and remove files that the store no longer has.
+        """List the store, copy missing files from it, and remove files that it no longer has.
 
         A file appears under its name once its content is complete.
         """
         local = self._all_tags()  # before the listing: files published from now on may be missing in it
+        _, place = self._changes.since(Place())
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
-            if not self._is_wanted(name) or (name in local and self._tag(name) == remote[name].tag):
-                continue
-            with suppress(FileNotFoundError):  # removed since the listing
-                self._fetch(name, remote[name])
+            self._bring(name, remote[name])
         for name in local - remote.keys():
             self._remove_local(name)
         for stored in self._objects.list("forgotten/"):
-            path = below(self._about, stored.name)
-            if not path.exists() and (request := self._objects.read(stored.name)) is not None:
-                self._write(path, request[0])
-        self._listed_at = time.monotonic()
+            self._bring_request(stored.name)
+        self._place, self._listed_at = place, time.monotonic()
+        self._list_s = max(_LIST_S, _PAGE_S * len(remote) / 1000)
+
+    def _catch_up(self) -> None:
+        """Do what `refresh` does for the names that were announced since the last look. If some were missed, list."""
+        changed, place = self._changes.since(self._place)
+        if changed is None or time.monotonic() - self._listed_at >= self._list_s:
+            return self.refresh()
+        names = {key.removeprefix("run/"): tag for key, tag in changed.items() if key.startswith("run/")}
+        for name in sorted(names, key=order):
+            own = self._tag(name)
+            if (own is None and not self._is_wanted(name)) or (own is not None and own == names[name]):
+                continue
+            with self._local():  # nothing is published on this host between the look and the removal
+                stored = self._objects.describe(f"run/{name}")
+                if stored is None:
+                    self._remove_local(name)
+            if stored is not None:
+                self._bring(name, stored)
+        for key in changed:
+            if key.startswith("forgotten/"):
+                self._bring_request(key)
+        self._place = place
+
+    def _bring(self, name: str, stored: StoredObject) -> None:
+        if self._is_wanted(name) and self._tag(name) != stored.tag:
+            with suppress(FileNotFoundError):  # removed since the listing
+                self._fetch(name, stored)
+
+    def _bring_request(self, key: str) -> None:
+        path = below(self._about, key)
+        if not path.exists() and (request := self._objects.read(key)) is not None:
+            self._write(path, request[0])
 
     def _is_wanted(self, name: str) -> bool:
         is_bulk = name.startswith(("trajectories/", "verdicts/", "train/")) and not name.endswith((".jsonl", ".json"))
@@ -489,8 +505,9 @@ class BucketStorage(Storage):
     # ---- data that every host must remove from its own files -------------------------------------------------------------
 
     def request_removal(self, name: str, request: bytes) -> None:
-        self._objects.put(f"forgotten/{name}", request)
-        self._objects.put("changed", uuid4().bytes)
+        with self._changing(f"forgotten/{name}"):
+            self._objects.put(f"forgotten/{name}", request)
+            self._announce()
         self.refresh()
 
     def pending_removals(self) -> dict[str, bytes]:
@@ -509,19 +526,20 @@ class BucketStorage(Storage):
     def rewrite_copies(self, remove_lines: Callable[[bytes], bytes]) -> None:
         for prefix in ("captures/", "run/feedback/", "run/episodes/"):
             for stored in self._objects.list(prefix):
-                for _ in range(100):
-                    content = self._objects.read(stored.name)
-                    kept = b"" if content is None else remove_lines(content[0])
-                    if content is None or kept == content[0]:
-                        break
-                    if not kept:
-                        self._objects.delete(stored.name)
-                    elif self._objects.swap(stored.name, kept, content[1]) is None:
-                        continue  # its host has just uploaded more: try again
-                    self._marker_due.set()
-                    break
-                else:
-                    raise StorageUnreachable(f"{stored.name} changed at each of 100 attempts to remove lines from it")
+                with self._changing(stored.name):
+                    self._rewrite_copy(stored.name, remove_lines)
+
+    def _rewrite_copy(self, key: str, remove_lines: Callable[[bytes], bytes]) -> None:
+        for _ in range(100):
+            content = self._objects.read(key)
+            kept = b"" if content is None else remove_lines(content[0])
+            if content is None or kept == content[0]:
+                return
+            if not kept:
+                return self._objects.delete(key)
+            if self._objects.swap(key, kept, content[1]) is not None:
+                return  # otherwise its host has just uploaded more: try again
+        raise StorageUnreachable(f"{key} changed at each of 100 attempts to remove lines from it")
 
     def sweep(self) -> int:
         """Delete parts that no folder lists and leases of killed workers, once they are a day old. Returns how many were
@@ -532,7 +550,8 @@ class BucketStorage(Storage):
                if now is not None and now - stored.modified > _LEFT_OVER_S]  # fmt: skip
         if not old:
             return 0
-        for stored in self._objects.list("run/"):  # after listing the parts, so that folders published meanwhile are included
+        folders = (stored for prefix in _WITH_FOLDERS for stored in self._objects.list(prefix))
+        for stored in folders:  # after listing the parts, so that folders published meanwhile are included
             if stored.name.endswith(FOLDER) and (content := self._objects.read(stored.name)) is not None:
                 used.add(orjson.loads(content[0])["parts"])
         deleted = [name for name in old if name.split("/")[1] not in used]
@@ -546,7 +565,7 @@ class BucketStorage(Storage):
         failing = False
         while not self._stop.wait(self._poll_s):
             try:
-                self._write_change_marker()
+                self._announce()
                 self._poll_once()
             except OSError as error:
                 if not failing:
@@ -567,21 +586,15 @@ class BucketStorage(Storage):
                 self._poll_lock.acquire(timeout=0)
         except Timeout:
             return
-        marker = self._objects.read("changed", self._marker_tag)
-        if marker is not None or time.monotonic() - self._listed_at >= _LIST_S:
-            self.refresh()
-            self._marker_tag = self._marker_tag if marker is None else marker[1]
+        self._catch_up()
         self._upload()
-        self._write_change_marker()
+        self._announce()
 
-    def _write_change_marker(self) -> None:
-        if self._marker_due.is_set():
-            self._marker_due.clear()
-            try:
-                self._objects.put("changed", uuid4().bytes)
-            except OSError:
-                self._marker_due.set()
-                raise
+    def _announce(self) -> None:
+        """Announce what processes of this host have changed, killed ones included."""
+        if self._changes.are_due():
+            with self._local():
+                self._changes.announce(self._known_tag)
 
     def _upload(self) -> None:
         """Upload what the writers of this host appended, and their rotated captures.
@@ -611,10 +624,10 @@ class BucketStorage(Storage):
             if self._tag(key.removeprefix("run/")) == _FOREIGN:
                 return
             data = path.read_bytes()
-        self._objects.put(key, data[: data.rfind(b"\n") + 1])
+            self._changes.note(*[key] if key.startswith("run/") else [])
+            self._objects.put(key, data[: data.rfind(b"\n") + 1])
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_synced(mark, str(size).encode())
-        self._marker_due.set()
 
     # ---- the local folder ------------------------------------------------------------------------------------------------
 
@@ -629,6 +642,19 @@ class BucketStorage(Storage):
         """Prevent other processes and threads of this host from changing a file and its tag."""
         with self._writing, self._between_processes:
             yield
+
+    @contextmanager
+    def _changing(self, *keys: str) -> Iterator[None]:
+        """Note what is about to change, and announce it afterwards: the thread does so, or else this process at once."""
+        with self._local():
+            if keys:
+                self._changes.note(*keys)
+            yield
+        if self._thread is None:
+            try:
+                self._announce()
+            except StorageUnreachable as error:
+                log.warning("other hosts notice a change late: %s", error)
 
     def _write(self, path: Path, data: bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -662,6 +688,11 @@ class BucketStorage(Storage):
             return below(self._tags, name).read_bytes().partition(b"\n")[0].decode()
         except FileNotFoundError:
             return None
+
+    def _known_tag(self, key: str) -> str | None:
+        """Return the tag of the object whose content this host has. Of a growing file the tag does not say how much is here."""
+        tag = self._tag(key.removeprefix("run/")) if key.startswith("run/") else None
+        return None if tag == _FOREIGN else tag
 
     def _all_tags(self) -> set[str]:
         tags = (path for path in self._tags.rglob("*") if path.is_file())

@@ -81,8 +81,8 @@ def test_listing_downloading_and_deleting(objects: Objects, tmp_path: Path) -> N
     objects.delete("f/1")
     objects.delete("f/1")
     assert objects.read("f/1") is None
-    assert objects.modified("f/1") is None
-    assert objects.modified("f/2") is not None
+    assert objects.describe("f/1") is None
+    assert [objects.describe("f/2")] == list(objects.list("f/"))
     with pytest.raises(FileNotFoundError):
         objects.read_range("f/1", 0, 1)
 

@@ -1,0 +1,117 @@
+"""Counts the requests of a host that follows a run in a bucket with 150,000 objects: between two changes, and after each one.
+
+The store is simulated. A page of a listing has a thousand objects, as in S3. The host follows no shards, as a server
+does. `lists_per_hour` is what the regular listings cost, which find the changes that a lost host did not announce.
+"""
+
+import argparse
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from clawctl.extensions.bucket.leases import Leases
+from clawctl.extensions.bucket.objects import Objects, StoredObject
+from clawctl.extensions.bucket.storage import BucketStorage
+from clawctl.run.directory import open_run, publish_bytes
+from clawctl.run.storage import mount_at, unmount
+from scripts.benchmarks.table import Row, arguments, report
+
+_OBJECTS, _PAGE = 150_000, 1000
+
+
+class Simulated(Objects):
+    """Objects in memory, with the requests that a store would see. Stores of one `objects` are one bucket."""
+
+    def __init__(self, objects: dict[str, tuple[bytes, StoredObject]]) -> None:
+        self._all, self.requests = objects, Counter[str]()
+
+    def put(self, name: str, data: bytes | Path) -> str:
+        content = data.read_bytes() if isinstance(data, Path) else data
+        stored = StoredObject(name, uuid4().hex, len(content), time.time())
+        self._all[name] = content, stored
+        return stored.tag
+
+    def create(self, name: str, data: bytes | Path) -> str | None:
+        return None if name in self._all else self.put(name, data)
+
+    def swap(self, name: str, data: bytes, tag: str | None) -> str | None:
+        return self.put(name, data) if (self._all[name][1].tag if name in self._all else None) == tag else None
+
+    def delete(self, name: str) -> None:
+        self._all.pop(name, None)
+
+    def list(self, prefix: str) -> Iterator[StoredObject]:
+        found = [stored for name, (_, stored) in sorted(self._all.items()) if name.startswith(prefix)]
+        self.requests["list"] += max(1, -(-len(found) // _PAGE))
+        yield from found
+
+    def read(self, name: str, unless_tag: str | None = None) -> tuple[bytes, str] | None:
+        self.requests["get"] += 1
+        content, stored = self._all.get(name, (b"", None))
+        return None if stored is None or stored.tag == unless_tag else (content, stored.tag)
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        self.requests["get"] += 1
+        return self._all[name][0][start:end]
+
+    def describe(self, name: str) -> StoredObject | None:
+        self.requests["get"] += 1
+        return self._all[name][1] if name in self._all else None
+
+
+def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+    objects: dict[str, tuple[bytes, StoredObject]] = {}
+    fill, refreshes = Simulated(objects), 10 if options.quick else 100
+    for number in range(_OBJECTS // 2):
+        fill.put(f"run/trajectories/{number:020d}-abc-collect.parquet", b"")
+        fill.put(f"run/verdicts/{number:020d}-abc-collect.parquet", b"")
+    writer, reader = (_host(folder / name, Simulated(objects)) for name in ("writer", "reader"))
+    try:
+        for host in (writer, reader):
+            host._poll_once()
+        counted: Any = reader._objects
+        counted.requests.clear()
+        started = time.monotonic()
+        for number in range(refreshes):
+            publish_bytes(folder / "writer" / "trajectories" / f"{10**19 + number}-abc-collect.parquet", b"rows")
+            publish_bytes(folder / "writer" / "eval" / f"{number + 1}.json", b"{}")
+            writer._announce()
+            reader._poll_once()
+        took = time.monotonic() - started
+        assert len(list((folder / "reader" / "eval").glob("*.json"))) == refreshes, "a change did not arrive"
+        lists, gets = counted.requests["list"], counted.requests["get"]
+        counted.requests.clear()
+        reader.refresh()
+        listing = counted.requests["list"]
+    finally:
+        for name in ("writer", "reader"):
+            unmount(folder / name)
+    return [
+        Row("bucket", "objects", _OBJECTS + 2 * refreshes, "objects"),
+        Row("bucket", "lists_per_refresh", lists / refreshes, "requests"),
+        Row("bucket", "gets_per_refresh", gets / refreshes, "requests"),
+        Row("bucket", "refresh_ms", 1000 * took / refreshes, "ms"),
+        Row("bucket", "lists_per_hour", round(listing * 3600 / reader._list_s), "requests"),
+    ]
+
+
+def _host(root: Path, objects: Simulated) -> BucketStorage:
+    root.mkdir(parents=True)
+    bucket = BucketStorage(root, objects, Leases(objects, root.name), poll_s=3600.0)
+    mount_at(root, bucket)
+    open_run(root, shards=False)
+    return bucket
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    with tempfile.TemporaryDirectory(prefix="clawctl-bucket-") as folder:
+        report("bucket", rows(options, Path(folder).resolve()), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ between two workers. A thread polls about once a second and copies what other ho
     PREFIX/captures/…      rotated captures of every host
     PREFIX/leases/…        locks that workers hold across hosts (`leases.py`)
     PREFIX/forgotten/…     requests to each host to remove data from its own files (`clawctl/privacy/elsewhere.py`)
-    PREFIX/changed         the names that changed last (`changes.py`), so that other hosts fetch them without a listing
+    PREFIX/changed         the names that changed last (`announcements.py`), so that other hosts fetch them without a listing
 
 In the local folder, `.bucket/about.json` names the bucket. `.bucket/tags/` holds the tag of each object that a local file equals,
 and `.bucket/due` the names that this host has not announced yet.
@@ -32,7 +32,7 @@ import orjson
 from filelock import FileLock, Timeout
 
 from clawctl.errors import ClawError
-from clawctl.extensions.bucket.changes import Changes, Place
+from clawctl.extensions.bucket.announcements import Announcements, Place
 from clawctl.extensions.bucket.kinds import FOLDER, Kind, is_shared_lock, kind_of, order
 from clawctl.extensions.bucket.leases import Leases
 from clawctl.extensions.bucket.objects import Objects, StoredObject, open_store
@@ -99,7 +99,7 @@ class BucketStorage(Storage):
         self._writing = threading.RLock()
         self._between_processes = FileLock(self._about / "writing.lock")
         self._poll_lock = FileLock(self._about / "pulling.lock", thread_local=False)
-        self._changes, self._place = Changes(objects, self._about / "due"), Place()
+        self._announcements, self._place = Announcements(objects, self._about / "due"), Place()
         self._listed_at, self._list_s = float("-inf"), _LIST_S
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -251,7 +251,7 @@ class BucketStorage(Storage):
 
     def _move_object(self, name: str, new_name: str, source: Path, target: Path) -> None:
         """Move an object to another name. For a folder only its list of parts moves; the parts stay in place."""
-        self._changes.note(f"run/{name}", f"run/{new_name}")
+        self._announcements.note(f"run/{name}", f"run/{new_name}")
         stored = self._objects.read(f"run/{name}")
         tag = None if stored is None else self._objects.put(f"run/{new_name}", stored[0])
         self._objects.delete(f"run/{name}")
@@ -280,7 +280,7 @@ class BucketStorage(Storage):
         if kind in (Kind.LOCAL, Kind.GROWING):
             uploaded = _uploaded_name(name, kind)
             if uploaded is not None:
-                self._changes.note(uploaded)
+                self._announcements.note(uploaded)
                 self._objects.delete(uploaded)
             yield
             if uploaded is not None:
@@ -289,7 +289,7 @@ class BucketStorage(Storage):
             return
         manifest = self._manifest(name) if kind is Kind.FOLDER else None
         key = name + FOLDER if kind is Kind.FOLDER else name
-        self._changes.note(f"run/{key}")
+        self._announcements.note(f"run/{key}")
         self._objects.delete(f"run/{key}")
         if manifest is not None:
             self._delete_parts(manifest)
@@ -380,7 +380,7 @@ class BucketStorage(Storage):
         A file appears under its name once its content is complete.
         """
         local = self._all_tags()  # before the listing: files published from now on may be missing in it
-        _, place = self._changes.since(Place())
+        _, place = self._announcements.since(Place())
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
             self._bring(name, remote[name])
@@ -393,7 +393,7 @@ class BucketStorage(Storage):
 
     def _catch_up(self) -> None:
         """Do what `refresh` does for the names that were announced since the last look. If some were missed, list."""
-        changed, place = self._changes.since(self._place)
+        changed, place = self._announcements.since(self._place)
         if changed is None or time.monotonic() - self._listed_at >= self._list_s:
             return self.refresh()
         names = {key.removeprefix("run/"): tag for key, tag in changed.items() if key.startswith("run/")}
@@ -592,9 +592,9 @@ class BucketStorage(Storage):
 
     def _announce(self) -> None:
         """Announce what processes of this host have changed, killed ones included."""
-        if self._changes.are_due():
+        if self._announcements.are_due():
             with self._local():
-                self._changes.announce(self._known_tag)
+                self._announcements.announce(self._known_tag)
 
     def _upload(self) -> None:
         """Upload what the writers of this host appended, and their rotated captures.
@@ -624,7 +624,7 @@ class BucketStorage(Storage):
             if self._tag(key.removeprefix("run/")) == _FOREIGN:
                 return
             data = path.read_bytes()
-            self._changes.note(*[key] if key.startswith("run/") else [])
+            self._announcements.note(*[key] if key.startswith("run/") else [])
             self._objects.put(key, data[: data.rfind(b"\n") + 1])
         mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_synced(mark, str(size).encode())
@@ -648,7 +648,7 @@ class BucketStorage(Storage):
         """Note what is about to change, and announce it afterwards: the thread does so, or else this process at once."""
         with self._local():
             if keys:
-                self._changes.note(*keys)
+                self._announcements.note(*keys)
             yield
         if self._thread is None:
             try:

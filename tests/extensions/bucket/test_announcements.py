@@ -9,7 +9,7 @@ import orjson
 import pytest
 from obstore.store import MemoryStore
 
-from clawctl.extensions.bucket.changes import OBJECT, Changes, Place
+from clawctl.extensions.bucket.announcements import OBJECT, Announcements, Place
 from clawctl.extensions.bucket.leases import Leases
 from clawctl.extensions.bucket.objects import Objects, StoredObject
 from clawctl.extensions.bucket.storage import BucketStorage
@@ -71,7 +71,7 @@ def test_a_process_that_is_killed_before_its_announcement_leaves_it_to_the_next_
 ) -> None:
     """Killed after the object was written, or before."""
     bucket, path = hosts.buckets[0], hosts.first.turn_shard("s1")
-    bucket._changes.note("run/trajectories/s1.parquet")
+    bucket._announcements.note("run/trajectories/s1.parquet")
     if published:
         bucket._objects.create("run/trajectories/s1.parquet", b"rows")
     again = BucketStorage(hosts.first.root, bucket._objects, Leases(bucket._objects, "first"), poll_s=3600.0)
@@ -81,12 +81,12 @@ def test_a_process_that_is_killed_before_its_announcement_leaves_it_to_the_next_
     again.refresh()
     hosts.poll()
     assert path.exists() == hosts.second.turn_shard("s1").exists() == published
-    assert not again._changes.are_due()
+    assert not again._announcements.are_due()
 
 
 def test_of_two_changes_of_a_name_the_order_of_their_announcements_decides_nothing(tmp_path: Path) -> None:
     objects = Objects(MemoryStore())
-    early, late = Changes(objects, tmp_path / "early"), Changes(objects, tmp_path / "late")
+    early, late = Announcements(objects, tmp_path / "early"), Announcements(objects, tmp_path / "late")
     for changes, tag in ((late, "newer"), (early, "older")):
         changes.note("run/steps.jsonl", "run/" + tag)
         changes.announce(lambda _, tag=tag: tag)  # type: ignore[misc]
@@ -97,7 +97,7 @@ def test_of_two_changes_of_a_name_the_order_of_their_announcements_decides_nothi
 
 def test_names_that_two_hosts_announce_at_once_are_all_read(tmp_path: Path) -> None:
     objects = Objects(MemoryStore())
-    hosts = [Changes(objects, tmp_path / f"due-{number}") for number in range(4)]
+    hosts = [Announcements(objects, tmp_path / f"due-{number}") for number in range(4)]
     hosts[0].note("run/first")
     hosts[0].announce(lambda _: None)
     _, place = hosts[0].since(Place())
@@ -118,7 +118,7 @@ def test_names_that_two_hosts_announce_at_once_are_all_read(tmp_path: Path) -> N
 
 
 def missed_too_much(objects: Objects, due: Path) -> None:
-    changes = Changes(objects, due)
+    changes = Announcements(objects, due)
     changes.note(*(f"run/eval/{number}.json" for number in range(2000)))
     changes.announce(lambda _: None)
 
@@ -183,7 +183,7 @@ def test_a_name_that_is_published_again_while_its_removal_is_read_keeps_its_file
     draft = draft_of(path)
     draft.write_bytes(b"rows again")
     hosts.buckets[0].publish(draft, path)
-    hosts.buckets[0]._changes.note("run/trajectories/s1.parquet")
+    hosts.buckets[0]._announcements.note("run/trajectories/s1.parquet")
     hosts.poll()
     hosts.poll()
     assert path.read_bytes() == hosts.second.turn_shard("s1").read_bytes() == b"rows again"

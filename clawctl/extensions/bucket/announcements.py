@@ -29,7 +29,7 @@ class Place:
     count: int = 0  # names that were announced until then
 
 
-class Changes:
+class Announcements:
     """The announcements of one run. `due` is a file of this host; callers hold the host's lock while they note and announce."""
 
     def __init__(self, objects: Objects, due: Path) -> None:

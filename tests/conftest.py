@@ -2,8 +2,6 @@ import atexit
 import gc
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import hypothesis
 import pytest
 
 from clawctl.run.directory import RunDir
+from tests import forked
 
 # For PyTorch, here and in what the tests start. On a busy machine two threads wait for each other's core, and a forward pass of the
 # pretrained model takes a minute.
@@ -50,15 +49,15 @@ def own_signal_handlers() -> Iterator[None]:
 
 
 @pytest.fixture
-def start_worker(tmp_path: Path) -> Iterator[Callable[[str, RunDir, str], subprocess.Popen[bytes]]]:
+def start_worker(tmp_path: Path) -> Iterator[Callable[[str, RunDir, str], forked.Command]]:
     """Starts `clawctl STAGE` on a run, with this text as its recipe, as its own process."""
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[forked.Command] = []
 
-    def begin(stage: str, run: RunDir, recipe: str) -> subprocess.Popen[bytes]:
+    def begin(stage: str, run: RunDir, recipe: str) -> forked.Command:
         settings = tmp_path / f"recipe-{len(started)}.yaml"
         settings.write_text(recipe)
-        command = [sys.executable, "-m", "clawctl", stage, "--run", str(run.root), "--recipe", str(settings)]
-        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        command = [stage, "--run", str(run.root), "--recipe", str(settings)]
+        started.append(forked.Command(command, tmp_path / "workers.log"))
         return started[-1]
 
     yield begin

@@ -1,7 +1,7 @@
 """`clawctl` in processes that are forked from one that has imported PyTorch, the trainer and the server.
 
-A command takes a second of CPU less than in a new process, and a trainer seven. It has the environment of the test, except for what
-libraries read when they are imported (`HF_…`)."""
+A command takes a second of CPU less than in a new process, a server three, and a trainer seven. It has the environment of the test,
+except for what libraries read when they are imported (`HF_…`)."""
 
 import gc
 import multiprocessing
@@ -11,14 +11,24 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
+
+import psutil
+
+from clawctl.config import Recipe
+from clawctl.engines import ENGINES, Engine
+from clawctl.engines.embedded.process import ModelProcess
+from clawctl.engines.embedded.start import start as start_engine
+from clawctl.run.directory import RunDir
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
-        "clawctl.cli", "clawctl.serve.app", "clawctl.train.launch", "clawctl.trainers.local.trainer",
-        "peft", "transformers.models.qwen3.modeling_qwen3",
+        "clawctl.cli", "clawctl.engines.embedded.worker", "clawctl.serve.app", "clawctl.train.launch",
+        "clawctl.trainers.local.trainer", "peft", "transformers.models.qwen3.modeling_qwen3",
     ]
 )  # fmt: skip
 
@@ -31,10 +41,54 @@ def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outp
     os.chdir(folder)
     for stream, path in enumerate(outputs, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+    if arguments[0] == "serve":
+        global models
+        models = _ModelProcess()
+        ENGINES.built_in["transformers"] = "tests.forked:models.begin"
     sys.argv[:] = ["clawctl", *arguments]
     from clawctl.__main__ import main
 
     main()
+
+
+models: "_ModelProcess"  # of this server
+
+
+class _ModelProcess:
+    """A process for the models, forked while this one has no threads and no files. It has the methods of a `subprocess.Popen`."""
+
+    def __init__(self) -> None:
+        self._to_child, from_parent = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            self._to_child.close()
+            _serve_models(from_parent)
+        from_parent.close()
+        self._process = psutil.Process(pid)
+        self.kill = self._process.kill
+
+    def begin(self, run: RunDir, recipe: Recipe) -> Engine:
+        return start_engine(run, recipe, partial(ModelProcess, begin=self._serve))
+
+    def _serve(self, command: list[str], pass_fds: list[int], **_: Any) -> "_ModelProcess":
+        socket.send_fds(self._to_child, [b"1"], pass_fds)
+        return self
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        try:
+            return self._process.wait(timeout)
+        except psutil.TimeoutExpired as error:
+            raise subprocess.TimeoutExpired("models", timeout or 0) from error
+
+
+def _serve_models(from_parent: socket.socket) -> None:
+    os.setsid()
+    _, descriptors, *_ = socket.recv_fds(from_parent, 1, 1)
+    if not descriptors:  # the parent ended without models
+        os._exit(0)
+    from clawctl.engines.embedded.worker import main
+
+    main(*descriptors)
 
 
 def _start(arguments: list[str], outputs: tuple[Path, Path], environment: Mapping[str, str]) -> ForkServerProcess:

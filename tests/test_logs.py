@@ -2,7 +2,6 @@
 
 import logging
 import os
-import subprocess
 import sys
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from clawctl.launch.up import MergedLog
 from clawctl.process import LogFormatter, harmless, hidden
 from clawctl.run.directory import open_run
+from tests import forked
 
 KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
 
@@ -80,8 +80,7 @@ def test_the_key_that_serve_shows_once_is_on_a_terminal_and_in_no_log(tmp_path: 
 
 def test_a_server_that_logs_into_a_file_does_not_write_its_new_key_there(tmp_path: Path) -> None:
     (tmp_path / "engine.py").write_text("def start(run, recipe):\n    raise SystemExit(7)\n")
-    command = [sys.executable, "-m", "clawctl", "serve", "--engine", f"{tmp_path}/engine.py:start", "--port", "0"]
-    done = subprocess.run([*command, "--run", tmp_path / "run"], capture_output=True, text=True, check=False)
+    done = forked.run("serve", "--engine", f"{tmp_path}/engine.py:start", "--port", "0", "--run", tmp_path / "run")
     key = (tmp_path / "run" / "api_key").read_text().strip()
     assert (done.returncode, "API key, created now" in done.stderr) == (7, True)
     assert key.startswith("claw-")
@@ -94,10 +93,9 @@ def test_a_link_in_place_of_a_log_is_not_followed(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     for name in ("collect.log", "up.log"):
         (run.logs / name).symlink_to(mine)
-    command = [sys.executable, "-m", "clawctl"]
-    collect = subprocess.run([*command, "collect", "--once", "--run", run.root], capture_output=True, text=True, check=False)
+    collect = forked.run("collect", "--once", "--run", run.root)
     (tmp_path / "r.yaml").write_text("up: {stages: [collect]}\n")
-    up = subprocess.run([*command, "up", tmp_path / "r.yaml", "--run", run.root], capture_output=True, text=True, check=False)
+    up = forked.run("up", tmp_path / "r.yaml", "--run", run.root)
     assert (collect.returncode, up.returncode) == (0, 1), (collect.stderr, up.stderr)
     assert "logs to the terminal only" in collect.stderr
     assert "up.log cannot be written" in up.stderr

@@ -49,12 +49,13 @@ def control(server: Server, what: str, key: str = "key", **body: Any) -> httpx.R
     return httpx.post(f"{root}/engine/{what}", json=body, headers={"authorization": f"Bearer {key}"}, timeout=300)
 
 
-def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, endless: dict[str, Any]) -> None:
+def keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, endless: dict[str, Any], tokens: int = _LONG) -> None:
     """A running answer stops, a new request waits, and both are complete afterwards. `endless`: fields that prevent an end."""
+    endless = {"max_tokens": tokens, "extra_body": endless}
     attempts = range(5)  # on a busy machine an answer may be over before the engine is halted: that attempt shows nothing
     assert any(_keeps_requests_while_it_is_halted(server, halt, go_on, endless) for _ in attempts), "no answer was halted"
     line = max(server.captured()[-2:], key=lambda line: len(line["completion_ids"]))
-    assert len(line["completion_ids"]) == len(line["logprobs"]) == _LONG
+    assert len(line["completion_ids"]) == len(line["logprobs"]) == tokens
 
 
 def _keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, endless: dict[str, Any]) -> bool:
@@ -62,7 +63,7 @@ def _keeps_requests_while_it_is_halted(server: Server, halt: str, go_on: str, en
     pieces, begun = list[str](), threading.Event()
 
     def listen() -> int:
-        for chunk in server.say("hello", max_tokens=_LONG, stream=True, extra_body=endless):
+        for chunk in server.say("hello", stream=True, **endless):
             pieces.extend(choice.delta.content or "" for choice in chunk.choices)
             begun.set()
         return len(pieces)

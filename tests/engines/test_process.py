@@ -63,7 +63,7 @@ def streaming(server: Server, frames: list[str]) -> threading.Thread:
 
 
 def test_without_its_models_serve_refuses_requests_and_ends(tmp_path: Path, model_path: Path) -> None:
-    with Server(tmp_path / "run", model_path) as server:
+    with Server(tmp_path / "run", model_path, forks=False) as server:
         frames: list[str] = []
         listener = streaming(server, frames)
         os.kill(models_of(server), signal.SIGKILL)
@@ -76,7 +76,7 @@ def test_without_its_models_serve_refuses_requests_and_ends(tmp_path: Path, mode
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_models_end_with_serve(tmp_path: Path, model_path: Path, number: Any) -> None:
-    with Server(tmp_path / "run", model_path) as server:
+    with Server(tmp_path / "run", model_path, forks=False) as server:
         models = models_of(server)
         server.process.send_signal(number)
         server.process.wait(60)
@@ -84,7 +84,7 @@ def test_the_models_end_with_serve(tmp_path: Path, model_path: Path, number: Any
 
 
 def test_an_interrupt_from_the_terminal_leaves_the_models_running_until_serve_has_drained(tmp_path: Path, model_path: Path) -> None:
-    with Server(tmp_path / "run", model_path, drain_notice_s=2) as server:
+    with Server(tmp_path / "run", model_path, forks=False, drain_notice_s=2) as server:
         models = models_of(server)
         assert os.getpgid(models) != os.getpgid(server.process.pid)  # the terminal signals a group
         server.process.send_signal(signal.SIGINT)

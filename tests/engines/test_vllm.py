@@ -30,8 +30,7 @@ from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, perturbed, until
 
 pytestmark = NEEDS_VLLM
-CROSSING = 2500  # tokens of an answer that is still being given when other weights come
-BESIDE = 400  # and of one that runs together with another
+LONG = 3000  # tokens of an answer that nothing but its client ends
 
 
 def test_ids_and_logprobs_are_those_that_entered_and_left_the_engine(vllm: Server, base: Any) -> None:
@@ -272,7 +271,7 @@ def test_it_scores_given_ids_by_the_version_that_is_named(vllm: Server, base: An
 
 @pytest.mark.parametrize(("halt", "go_on"), [("pause", "resume"), ("sleep", "wake")])
 def test_it_keeps_requests_while_it_is_halted(vllm: Server, halt: str, go_on: str) -> None:
-    keeps_requests_while_it_is_halted(vllm, halt, go_on, {"ignore_eos": True})
+    keeps_requests_while_it_is_halted(vllm, halt, go_on, {"ignore_eos": True}, tokens=250)  # of vLLM one takes longer
 
 
 def test_it_unloads_a_version_that_is_not_in_use(vllm: Server) -> None:
@@ -323,20 +322,27 @@ def test_adapters_swap_under_load_and_every_tag_is_true(vllm: Server, base: Any)
 
 
 @contextlib.contextmanager
-def talking(server: Server, tokens: int) -> Iterator[None]:
-    """While a long answer is being given: from its first word on, to its end."""
-    begun = threading.Event()
+def talking(server: Server) -> Iterator[None]:
+    """While an answer is being given, which the client gives up at the end."""
+    begun, enough, before = threading.Event(), threading.Event(), len(server.captured())
 
     def listen() -> None:
-        for _ in server.say("count", max_tokens=tokens, extra_body={"ignore_eos": True}, stream=True):
-            begun.set()
+        with server.say("count", max_tokens=LONG, extra_body={"ignore_eos": True}, stream=True) as answer:
+            for _ in answer:
+                begun.set()
+                if enough.is_set():
+                    return
+        raise AssertionError("the answer was over before the end")
 
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(listen)
-        until(lambda: answer.done() or begun.is_set(), SWAPS_S)
-        assert not answer.done(), answer.result()
-        yield
-        answer.result()
+        try:
+            until(lambda: answer.done() or begun.is_set(), SWAPS_S)
+            yield
+        finally:
+            enough.set()
+            answer.result()
+    until(lambda: any(line["status"] == "cancelled" for line in server.captured()[before:]))
 
 
 def test_the_base_model_beside_an_adapter_is_the_base_model(vllm: Server, base: Any) -> None:
@@ -344,7 +350,7 @@ def test_the_base_model_beside_an_adapter_is_the_base_model(vllm: Server, base: 
     for version in (4, 5):  # of the two slots one holds the last: vLLM's own kernel for the CPU would give it to the base as well
         publish(vllm, version, "adapter", models[version])
         go_live(vllm, version)
-        with talking(vllm, BESIDE):
+        with talking(vllm):
             go_live(vllm, 0)
             vllm.say("how many apples?", max_tokens=24)
     lines = vllm.captured()[before:]
@@ -357,11 +363,11 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(vl
     models = {0: base, 11: perturbed(TEXT_MODEL, 11, 0.01).eval(), 13: perturbed(TEXT_MODEL, 13, 0.01).eval()}
     publish(vllm, 11, "full", models[11])
     before = len(vllm.captured())
-    with talking(vllm, CROSSING):
+    with talking(vllm):
         go_live(vllm, 11)
-    vllm.say("how many apples?")
-    assert_exact(models[11], last(vllm))
-    crossed = next(line for line in vllm.captured()[before:] if len(line["completion_ids"]) == CROSSING)
+        vllm.say("how many apples?", max_tokens=24)  # meanwhile the other answer goes on with the new weights
+    whole, crossed = sorted(vllm.captured()[before:], key=lambda line: bool(line["status"] == "cancelled"))
+    assert_exact(models[11], whole)
     assert (crossed["policy_version"], crossed["policy_version_end"]) == (0, 11)
     publish(vllm, 13, "full", models[13], canary_of=base)
     assert "its canary differs by" in refused(vllm, 13)

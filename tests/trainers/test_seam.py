@@ -10,6 +10,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.train.checkpoints import read_rows
 from clawctl.train.ledger import read_ledger
+from tests import forked
 from tests.train.tiny import HINT, Sampler, publish_shard
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trainer.py"
@@ -41,6 +42,5 @@ def test_a_trainer_in_a_file_trains_publishes_and_resumes_without_torch(run: Run
 def test_an_unknown_backend_is_refused_with_the_known_names(run: RunDir, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("train: {backend: cloud}\n")
-    command = [sys.executable, "-m", "clawctl", "train", "--run", str(run.root), "--recipe", str(recipe), "--once"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run("train", "--run", run.root, "--recipe", recipe, "--once")
     assert (done.returncode, "there is no trainer 'cloud'" in done.stderr, "use one of local" in done.stderr) == (2, True, True)

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -57,11 +57,11 @@ class ModelProcess:
 
     about: Ready
 
-    def __init__(self, run: RunDir, recipe: Recipe) -> None:
+    def __init__(self, run: RunDir, recipe: Recipe, begin: Callable[..., Any] = subprocess.Popen) -> None:
         self._socket, peer = socket.socketpair()
         with peer:
             command = [sys.executable, "-P", "-m", "clawctl.engines.embedded", str(peer.fileno())]
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
+            self._process = begin(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))
         self._numbers = count(1)

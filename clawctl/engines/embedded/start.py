@@ -6,9 +6,9 @@ from clawctl.engines.embedded.process import ModelProcess
 from clawctl.run.directory import RunDir
 
 
-def start(run: RunDir, recipe: Recipe) -> Engine:
+def start(run: RunDir, recipe: Recipe, process: type[ModelProcess] = ModelProcess) -> Engine:
     """Start the process and wait until it has loaded version 0. Raises ClawError."""
-    models = ModelProcess(run, recipe)
+    models = process(run, recipe)
     try:
         from clawctl.engines.embedded.engine import Embedded
         from clawctl.serve.prompt import load_tokenizer

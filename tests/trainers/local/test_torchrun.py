@@ -1,7 +1,5 @@
 """Which GPUs and machines train. tests/train/test_train_launch.py starts torchrun for real."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ from clawctl.config.environment import Nodes, nodes
 from clawctl.errors import ClawError
 from clawctl.run.directory import open_run
 from clawctl.trainers.local.backend import chosen, parse_gpus, rendezvous_options, torchrun_words
+from tests import forked
 
 
 def test_gpus_are_named_as_cuda_shows_them() -> None:
@@ -74,8 +73,7 @@ def test_torchrun_is_not_handed_words_that_it_takes_for_its_own() -> None:
 
 def test_more_processes_than_turns_are_refused_before_any_of_them_starts(tmp_path: Path) -> None:
     open_run(tmp_path / "run")
-    command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--batch-turns", "2", "--processes", "3"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run("train", "--run", tmp_path / "run", "--batch-turns", "2", "--processes", "3")
     assert done.returncode == 2
     assert "3 trainers share 2 turns per step" in done.stderr
     assert "Traceback" not in done.stderr  # torchrun's own
@@ -83,8 +81,7 @@ def test_more_processes_than_turns_are_refused_before_any_of_them_starts(tmp_pat
 
 def test_the_command_refuses_gpus_that_are_not_there_before_anything_starts(tmp_path: Path) -> None:
     open_run(tmp_path / "run")
-    command = [sys.executable, "-m", "clawctl", "train", "--run", str(tmp_path / "run"), "--gpus", "97,98"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = forked.run("train", "--run", tmp_path / "run", "--gpus", "97,98")
     assert done.returncode == 2
     assert "GPU" in done.stderr
     assert "Traceback" not in done.stderr

@@ -74,9 +74,9 @@ class Local(Section):
     """Type of the forward pass and of an adapter's frozen base model. Master weights and optimizer are always float32."""
     tokens_per_microbatch: int = Field(8192, gt=0)
     """Tokens in one forward and backward pass. A longer session is split between two turns."""
-    gradient_checkpointing: bool = False
-    """Store only each layer's input and recompute the layer in the backward pass. This needs far less memory and about a third more
-    time."""
+    gradient_checkpointing: float = Field(0, ge=0, le=1)
+    """Share of the layers of which only the input is stored, and which are computed again in the backward pass. `true` is all of
+    them: far less memory, and about a third more time."""
     shard: Literal["auto", "none", "full"] = "auto"
     """Shard weights, gradients and optimizer over the ranks (FSDP2). `auto`: shard if all weights are trained on several GPUs, or
     if `optimizer_offload` needs it. `none`: each rank holds everything. `full`: always shard."""

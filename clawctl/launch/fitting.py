@@ -65,7 +65,9 @@ def _excess(plan: MemoryPlan) -> int:
 def _changes(recipe: Recipe, box: Box) -> Iterator[FittingChange]:
     """Changes that reduce memory, the least harmful first."""
     train, local, serve, cuda = recipe.train, recipe.train.local, recipe.serve, bool(box.free)
-    if not local.gradient_checkpointing:
+    if local.gradient_checkpointing < 0.5:
+        yield FittingChange("train.gradient_checkpointing", 0.5, "stores only the input of half of the layers; a sixth more time")
+    if local.gradient_checkpointing < 1:
         yield FittingChange("train.gradient_checkpointing", True, "stores each layer's input only; a third more time")
     if cuda and local.dtype != "bfloat16":
         yield FittingChange("train.dtype", "bfloat16", "half of the activations")

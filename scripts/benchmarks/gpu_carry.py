@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Machines with PyTorch usually have the rest: numpy, transformers' own dependencies, peft, accelerate, pyarrow, typer, rich.
 NAMES = (
-    "annotated-types", "bitsandbytes", "gguf", "httptools", "llguidance", "msgspec", "orjson", "pydantic", "pydantic_core",
-    "regex", "starlette", "transformers", "typing-inspection", "typing_extensions", "uvicorn", "watchfiles",
+    "ahocorasick-rs", "annotated-types", "bitsandbytes", "gguf", "httptools", "llguidance", "msgspec", "orjson", "pydantic",
+    "pydantic_core", "regex", "starlette", "transformers", "typing-inspection", "typing_extensions", "uvicorn", "watchfiles",
 )  # fmt: skip
 PYTHON, CUDA = "3.12", "130"
 _PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in (17, 24, 27, 28, 31, 34, 35)] + [

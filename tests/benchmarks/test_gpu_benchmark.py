@@ -1,17 +1,27 @@
 """`scripts/bench gpu` with tiny shapes on the CPU, and its sessions."""
 
 import json
+import re
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from clawctl.trainers.local.trees import build_trie, make_branch
-from scripts.benchmarks import gpu
+from scripts.benchmarks import gpu, gpu_carry
 from scripts.benchmarks.gpu_training import MEMORY, SPEED, session_of
 
-PROCESSES = {"circle", "shared"}  # they start processes that import PyTorch; tests/test_circle.py has a circle on the CPU
-CASES = [case for case in gpu.CASES if case.name not in PROCESSES]
+CASES = [case for case in gpu.CASES if case.name != "shared"]  # it starts a process that imports PyTorch and trains for ever
+THERE = {  # on a machine with PyTorch and what goes with it
+    "accelerate", "aiohttp", "certifi", "filelock", "jinja2", "matplotlib", "numpy", "peft", "prometheus-client", "pyarrow",
+    "pyyaml", "rich", "safetensors", "torch", "typer", "uvloop", "yarl",
+}  # fmt: skip
+
+
+def test_a_machine_with_pytorch_has_or_is_brought_every_dependency() -> None:
+    project = tomllib.loads((gpu.ROOT / "pyproject.toml").read_text())["project"]
+    assert {re.split("[^a-z0-9-]", line, maxsplit=1)[0] for line in project["dependencies"]} <= THERE | set(gpu_carry.NAMES)
 
 
 def test_the_sessions_fill_their_tries() -> None:
@@ -32,6 +42,7 @@ def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     assert found["oom", "long_turn_refused_with_reason"] == 1
     assert found["canary", "crafts bfloat16 passes"] == 1
     assert found["engine", "swap failed"] == 0
+    assert found["circle", "requests_refused"] == 0
 
 
 def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_path: Path) -> None:

@@ -278,12 +278,13 @@ def visible(tree: Trie, device: torch.device) -> Visible:
 
 def block_mask(ends_T: Tensor) -> Any:
     """FlexAttention's mask of a tree, computed from the smallest and the largest `end` in each block. No mask of tokens by tokens
-    is created."""
+    is created. It has whole blocks: tokens that fill the last one see only themselves."""
     from torch.nn.attention.flex_attention import BlockMask
 
     count, device = len(ends_T), ends_T.device
     blocks = -(-count // FLEX_BLOCK)
-    padded = torch.nn.functional.pad(ends_T, (0, blocks * FLEX_BLOCK - count)).view(blocks, FLEX_BLOCK)  # padding sees nothing
+    ends_T = torch.cat([ends_T, torch.arange(count, blocks * FLEX_BLOCK, device=device) + 1])
+    padded, count = ends_T.view(blocks, FLEX_BLOCK), blocks * FLEX_BLOCK
     first = torch.arange(blocks, device=device) * FLEX_BLOCK
     before = first[None, :] < first[:, None]  # [query block, key block]
     whole = before & (padded.amin(1)[None, :] >= (first + FLEX_BLOCK)[:, None])
@@ -330,7 +331,7 @@ def _attend(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else query.dtype
     if device != "cpu":
         operands = query.to(dtype), key.to(dtype), value.to(dtype)
-        return _flex()(*operands, block_mask=tree.mask, scale=scale, enable_gqa=True).transpose(1, 2), None
+        return _attend_by_mask(*operands, tree.mask, scale).transpose(1, 2), None
     # The other outputs of the last layer are not used.
     last = getattr(module, "layer_idx", None) == getattr(module.config, "num_hidden_layers", 0) - 1
     if not last:
@@ -341,14 +342,24 @@ def _attend(
     return output_THD.unsqueeze(0), None
 
 
-def _flex() -> Any:
-    """FlexAttention, compiled once per process."""
+def _attend_by_mask(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float) -> Tensor:
+    """FlexAttention, compiled once per process. The tokens, a multiple of FLEX_BLOCK, are given as blocks, so that its kernels,
+    which are compiled for any number of them, check no bounds: 13.4 in place of 17.7 ms backward for 16,120 tokens on an H200."""
     global _compiled
     if _compiled is None:
-        from torch.nn.attention.flex_attention import flex_attention
+        _compiled = torch.compile(_attend_by_blocks, dynamic=True)
+    blocks = [tensor.unflatten(2, (-1, FLEX_BLOCK)) for tensor in (query, key, value)]
+    for tensor in blocks:
+        torch._dynamo.mark_static(tensor, 3)
+    output: Tensor = _compiled(*blocks, mask, scale)
+    return output
 
-        _compiled = torch.compile(flex_attention, dynamic=True)
-    return _compiled
+
+def _attend_by_blocks(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    query, key, value = (tensor.flatten(2, 3) for tensor in (query, key, value))
+    return flex_attention(query, key, value, block_mask=mask, scale=scale, enable_gqa=True)
 
 
 _compiled: Any = None

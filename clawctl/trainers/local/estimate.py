@@ -162,7 +162,8 @@ def _advice(causal: Any, config: TrainConfig, ranks: Ranks, memory: int) -> list
     """Changes that would make it fit, the smallest first; or several together if no single one is enough."""
     cuda, tokens = ranks.device.type == "cuda", config.local.tokens_per_microbatch
     changes: list[tuple[str, dict[str, Any]]] = [
-        ("train.gradient_checkpointing: true", {"gradient_checkpointing": True}),
+        ("train.gradient_checkpointing: 0.5", {"gradient_checkpointing": 0.5}),
+        ("train.gradient_checkpointing: true", {"gradient_checkpointing": 1.0}),
         *((f"train.tokens_per_microbatch: {tokens >> n}", {"tokens_per_microbatch": tokens >> n}) for n in (1, 2, 3)),
     ]
     if cuda:

@@ -307,9 +307,9 @@ def make_smaller(training: Training, samples: list[Sample]) -> bool:
         tokens = max(longest, present // 2)
         training.config = config.changed(tokens_per_microbatch=tokens)
         log.warning("out of memory: train.tokens_per_microbatch is %d from now on", tokens)
-    elif not config.local.gradient_checkpointing:
+    elif config.local.gradient_checkpointing < 1:
         checkpoint_layers(training.policy)
-        training.config = config.changed(gradient_checkpointing=True)
+        training.config = config.changed(gradient_checkpointing=1.0)
         log.warning("out of memory: train.gradient_checkpointing is true from now on")
     else:
         return False

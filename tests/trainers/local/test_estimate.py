@@ -46,8 +46,12 @@ def test_every_part_is_as_worked_by_hand() -> None:
     assert parts(ADAPTED, ALONE, custom_loss="mine.py:x", lora=LoraConfig())["logits"] == 7 * 4 * 10 * 25
     # an adapter: 1000 weights in bfloat16, 10 in float32 and again in bfloat16
     lora = {"lora": LoraConfig(), "dtype": "bfloat16"}
-    adapted = {"gradients": 40, "optimizer": 80, "teacher": 0, "activations": 3000, "logits": logits}
+    adapted = {"gradients": 40, "optimizer": 80, "teacher": 0, "activations": 2500, "logits": logits}
     assert parts(ADAPTED, ALONE, **lora) == {"weights": 2000 + 40 + 20, **adapted}
+    # four fifths kept whole: 10 * 1.25 * 2 * 100 * 0.8; of a fifth the input: 10 * 4 * 8 * 2 * 0.2
+    narrow = replace(ADAPTED, block_width=20)
+    assert parts(narrow, ALONE, gradient_checkpointing=0.2, **lora)["activations"] == 2000 + 128
+    adapted |= {"activations": 3000}
     assert parts(ADAPTED, ALONE, lora=LoraConfig(quantize="nf4"), dtype="bfloat16") == {"weights": 440 + 400 + 40 + 20, **adapted}
     # sharded over four: a quarter, and two layers of 400 and the 200 outside of them put together
     cut = parts(SHAPE, FOUR, dtype="bfloat16")

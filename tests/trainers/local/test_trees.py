@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.trainers.local.attention import ancestors, attend_by_blocks, block_mask, visible
+from clawctl.trainers.local import attention
+from clawctl.trainers.local.attention import FLEX_BLOCK, ancestors, attend_by_blocks, block_mask, visible
 from clawctl.trainers.local.trees import Branch, build_trie, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
@@ -80,8 +81,8 @@ def test_ranks_are_not_idle_while_there_are_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_with_the_cuda_mask_equals_the_blocks() -> None:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def test_flex_attention_with_the_cuda_mask_equals_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
 
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
@@ -93,7 +94,9 @@ def test_flex_attention_with_the_cuda_mask_equals_the_blocks() -> None:
     reference = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
     assert torch.equal(mask.to_dense(), reference.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
-    by_flex = flex_attention(query, key, value, block_mask=mask, enable_gqa=True)
+    monkeypatch.setattr(attention, "_compiled", attention._attend_by_blocks)  # compiled for CUDA only
+    filled = (torch.nn.functional.pad(tensor, (0, 0, 0, -count % FLEX_BLOCK)) for tensor in (query, key, value))
+    by_flex = attention._attend_by_mask(*filled, mask, 0.25)[:, :, :count]
     torch.testing.assert_close(
         attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25, torch.float32), by_flex[0].transpose(0, 1)
     )

@@ -95,7 +95,7 @@ class Session:
 
     def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool, most: int | None = None) -> bool:
         """Make steps, at most `most`. Returns True if training now continues from another version."""
-        run, config, watch = self.run, self.recipe.train, Watch(self.model.exact)
+        run, config, watch = self.run, self.recipe.train, Watch.of(self.model.exact, self.recipe.train)
         spending = Spending(run, config)
         failed = 0  # consecutive failed steps
         for batch in itertools.islice(self._batches(stop, once), most):

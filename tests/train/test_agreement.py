@@ -11,12 +11,13 @@ import orjson
 import pytest
 import torch
 
+from clawctl.config import TrainConfig
 from clawctl.run.directory import RunDir
 from clawctl.run.model_files import origin_of
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.rows import Turn
 from clawctl.run.shards import UNKNOWN, Origin, write_turns
-from clawctl.train.agreement import model_difference
+from clawctl.train.agreement import Watch, model_difference
 from clawctl.train.ledger import read_ledger
 from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_shard, publish_turns, run_training
@@ -105,3 +106,13 @@ def test_rounding_differences_cause_no_warning(
     publish_blurred(run, sampler, by)
     assert warnings_of(run, model_path, caplog, dtype=dtype) == []
     assert len(read_ledger(run)) == 4
+
+
+@pytest.mark.parametrize(("quantize", "by", "warned"), [(None, 0.2, True), ("nf4", 0.2, False), ("nf4", 0.9, True)])
+def test_a_trainer_over_4_bits_may_differ_as_4_bits_do(
+    quantize: str | None, by: float, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = TrainConfig.model_validate({"dtype": "bfloat16", "lora": {"rank": 16, "quantize": quantize}})
+    with caplog.at_level(logging.WARNING, "clawctl.train"):
+        Watch.of(False, config).check({"mismatch_mean": by, "step": 1})
+    assert bool(caplog.records) == warned

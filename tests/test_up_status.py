@@ -16,6 +16,7 @@ from rich.console import Console
 from clawctl.launch.status import LiveStatus
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
+from clawctl.run.progress import StepReport, report
 
 
 @dataclass
@@ -27,11 +28,11 @@ class Stage:
     runs: bool = True
 
 
-def shown(run: RunDir, lines: list[tuple[str, str]]) -> tuple[str, str]:
+def shown(run: RunDir, lines: list[tuple[str, str]], stage: str = "judge") -> tuple[str, str]:
     """What stays above the table, and the table."""
     output = io.StringIO()
     status = LiveStatus(run, Console(file=output, width=120))
-    status.follow([Stage(began=time.monotonic() - 600)])
+    status.follow([Stage(stage, began=time.monotonic() - 600)])
     for stage, line in lines:
         status.take_line(stage, line)
     above = output.getvalue()
@@ -46,6 +47,18 @@ def test_the_table_has_each_stage_and_the_live_version(tmp_path: Path) -> None:
     assert above == ""
     for text in ("version 0 is live", "● running", "10 min", "clawctl.judge: 3 turns judged", "up: judge runs as process 7"):
         assert text in table
+
+
+def test_the_row_of_the_trainer_shows_the_microbatch_of_its_step(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    with StepReport(run).of_step(5):
+        report(3, 8)
+        _, table = shown(run, [("train", "10:00:00 I a: step 4 is done")], "train")
+        assert "━" in table
+        assert "step 5: microbatch 3 of 8" in table
+        assert "step 4 is done" not in table
+        assert "microbatch" not in shown(run, [], "judge")[1]
+    assert "step 4 is done" in shown(run, [("train", "10:00:00 I a: step 4 is done")], "train")[1]
 
 
 def test_warnings_errors_and_keys_stay_above_the_table(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +16,7 @@ from clawctl.process import hidden
 from clawctl.run.checksums import read_object
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import list_versions, readable_live
+from clawctl.run.progress import Progress, read_progress
 
 _ORDINARY = re.compile(r"\d\d:\d\d:\d\d [DI] ")  # a log line that is neither a warning nor an error
 _PER_SECOND = 2
@@ -60,8 +62,9 @@ class LiveStatus:
         for one in self._stages:
             state = Text("● running", "green") if one.runs else Text("done", "dim") if one.finished else Text("○ waiting", "yellow")
             age = _lasted(time.monotonic() - one.began) if one.runs else ""
-            last = _ORDINARY.sub("", self._last.get(one.stage, ""))
-            table.add_row(one.stage, state, age, str(one.starts), one_line(hidden(last), 300))
+            last = one_line(hidden(_ORDINARY.sub("", self._last.get(one.stage, ""))), 300)
+            progress = read_progress(self._run) if one.runs and one.stage == "train" else None
+            table.add_row(one.stage, state, age, str(one.starts), last if progress is None else _bar(progress))
         return Group(
             Text(""), one_line(facts_of_run(self._run), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help()
         )
@@ -84,6 +87,12 @@ def facts_of_run(run: RunDir) -> str:
     if isinstance(feed.get("waiting"), int):
         parts.append(f"{feed['waiting']} wait for the trainer, {feed.get('used', 0)} trained")
     return " · ".join(parts)
+
+
+def _bar(progress: Progress) -> Table:
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(progress.of, progress.microbatch - 1, width=20), one_line(str(progress), 120))
+    return row
 
 
 def _lasted(seconds: float) -> str:

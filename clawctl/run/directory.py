@@ -97,6 +97,7 @@ class RunDir:
     spending = _RunPath("train", "spending.jsonl")  # what each step costs at a training service
     records = _RunPath("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
     feed_counts = _RunPath("train", "feed.json", own=True)  # counts of the turns that the trainer read, by result
+    progress = _RunPath("train", "progress.json")  # the microbatch that the running step computes, of any policy
     trained_marks = _RunPath("train", "identical.bin", own=True)  # hashes of trained turns
     tensorboard = _RunPath("train", "tensorboard", own=True)
     went_back = _RunPath("train", "back.jsonl", own=True)  # each time that training continued from an older version

@@ -18,6 +18,7 @@ from clawctl.run.directory import RunDir, changes
 from clawctl.run.disk import retry_while_full
 from clawctl.run.lineage import Lineage, read_lineage
 from clawctl.run.policies import read_policy
+from clawctl.run.progress import StepReport
 from clawctl.train import checkpoints, ledger
 from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.agreement import Watch
@@ -96,12 +97,13 @@ class Session:
     def train(self, trackers: Sequence[Tracker], stop: threading.Event, once: bool, most: int | None = None) -> bool:
         """Make steps, at most `most`. Returns True if training now continues from another version."""
         run, config, watch = self.run, self.recipe.train, Watch.of(self.model.exact, self.recipe.train)
-        spending = Spending(run, config)
+        spending, progress = Spending(run, config), StepReport(run)
         failed = 0  # consecutive failed steps
         for batch in itertools.islice(self._batches(stop, once), most):
             self.batches += 1
             cost = spending.pay(batch)
-            result = self.trainer.step(batch)
+            with progress.of_step(batch.step):
+                result = self.trainer.step(batch)
             if result.refused:
                 batch = retry_while_full(partial(self._without_refused, batch, result), "the ledger", stop)
             if not batch.samples:

@@ -19,16 +19,18 @@ from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.inspect.web.text import visible
 from clawctl.run.checksums import read_sealed, sealed
-from clawctl.run.directory import RunDir, open_run, publish_bytes
+from clawctl.run.directory import RunDir, open_run, publish_bytes, sole_worker
 from clawctl.run.feedback import LABEL, FeedbackFile, Ratings
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.keys import add_key
 from clawctl.run.notes import change_note, read_notes
 from clawctl.run.policies import begin_policy, live_version, move_live, publish_policy
+from clawctl.run.progress import StepReport, report
 from clawctl.run.rows import Feedback, Policy
 from clawctl.run.shards import write_turns, write_verdicts
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
 from tests.inspect.example_run import verdict
+from tests.waiting import until
 
 PAGES = (
     "/", "/conversations", "/turns", "/versions", "/judge", "/environments", "/notes", "/data",
@@ -248,6 +250,20 @@ def test_a_page_that_is_shown_is_answered_once_the_run_has_changed_and_not_befor
     assert site.client.get("/", headers={"If-None-Match": stamp}).status_code == 304
     assert "etag" not in site.stranger.get("/", headers={"If-None-Match": stamp}).headers
     assert last_line(site.run.log("train")) == "step 3 has 8 turns"
+
+
+def test_a_running_step_shows_its_microbatch(tmp_path: Path) -> None:
+    site = Site(make_run(tmp_path / "run", 60))
+    with sole_worker(site.run, "train"):
+        site.following.refresh()
+        site.following.start()
+        until(lambda: site.following.changed and "running" in site.text("/"))
+        with StepReport(site.run).of_step(5):
+            report(3, 8)
+            until(lambda: "step 5: microbatch 3 of 8" in site.text("/"))
+            assert '<progress max="8" value="2"' in site.text("/")
+        until(lambda: "microbatch" not in site.text("/"))
+        site.following.stop()
 
 
 def test_a_run_in_which_nothing_happens_is_not_read_again(tmp_path: Path) -> None:

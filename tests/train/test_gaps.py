@@ -17,6 +17,7 @@ from clawctl.config.practice import PracticeConfig
 from clawctl.run.activity import Activity, read_activity
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.gaps import Gaps, is_within
+from clawctl.run.progress import Progress, read_progress
 from clawctl.train import loop
 from clawctl.train.pauses import Pauses
 from clawctl.trainers.local.ranks import Ranks, leave_ranks, whole
@@ -188,6 +189,14 @@ def test_a_step_begins_once_nobody_has_asked_anything_for_a_while(
     answering.__exit__(None, None, None)
     training.join(60)
     assert run.steps.exists()
+
+
+def test_a_step_shows_its_microbatch_until_it_ends(run: RunDir, sampler: Sampler, model_path: Path) -> None:
+    recipe, seen = make_recipe(model_path, tokens_per_microbatch=1), list[Progress | None]()
+    publish_turns(run, sampler, 4)
+    weights_after(run, recipe, lambda: seen.append(read_progress(run)))
+    assert Progress("default", 1, 1, 4) in seen
+    assert not run.progress.exists()
 
 
 def test_a_step_that_has_waited_long_enough_begins_although_somebody_asks(run: RunDir) -> None:

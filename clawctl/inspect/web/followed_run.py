@@ -20,6 +20,7 @@ from clawctl.inspect.web.text_search import TextIndex, read_texts
 from clawctl.run.directory import RunDir, changes, published
 from clawctl.run.lines import CountedLines
 from clawctl.run.policies import policy_names, read_moves
+from clawctl.run.progress import Progress, read_progress
 from clawctl.run.rows import DEFAULT_POLICY, Feedback
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class FollowedRun:
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []
         self.is_ending: Callable[[], bool] = lambda: False  # whether the server of the pages is told to stop
+        self.progress: Progress | None = None  # of the running step
         self.changed = 0  # the number of changes so far: pages that were made before the last one are out of date
         self.snapshot = self._take_snapshot(None)
         self._of_policies: tuple[RunSnapshot, dict[str, RunSnapshot]] = self.snapshot, {}
@@ -145,7 +147,9 @@ class FollowedRun:
         self._prepare(self.snapshot)
         stamps, due = _stamps(run), time.monotonic() + _IDLE_S
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S, step_ms=100):
-            stamps, before, began = _stamps(run), stamps, time.monotonic()
+            stamps, before, began, known = _stamps(run), stamps, time.monotonic(), self.progress
+            self.progress = read_progress(run)
+            self.changed += self.progress != known
             if stamps == before and began < due:
                 continue
             try:

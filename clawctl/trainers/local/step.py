@@ -23,6 +23,7 @@ from torch import Tensor
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
+from clawctl.run.progress import report
 from clawctl.train.advantages import Divergence
 from clawctl.train.advantages.off_policy import correction_of
 from clawctl.train.agreement import mismatched_turns
@@ -157,7 +158,8 @@ def backward(
     starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None
     sizes: dict[str, float] = {}
     own, discarded = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
-    for part in own:
+    for number, part in enumerate(own, 1):
+        report(number, len(own))
         sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
     for part in discarded:
         _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))

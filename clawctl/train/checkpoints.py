@@ -1,9 +1,11 @@
-"""Checkpoints that survive a crash: after a SIGKILL at any moment no turn is lost or trained twice, and the weights are the same.
+"""Checkpoints that survive a crash: after a SIGKILL at any moment no turn is lost or trained twice, and the weights are the same
+(with `train.optimizer_every` above 1 they are similar: the optimizer's state is some steps older).
 
 One rename commits a step: that of `train/checkpoints/<step>/`, which contains all results of the step:
 
     policy/          exactly what is published: full weights with tokenizer, or a peft adapter
-    …                the trainer's own files, which `Trainer.resume` reads; with `local`: the optimizer and rounded masters
+    …                the trainer's own files, which `Trainer.resume` reads; with `local`: the optimizer (perhaps a hard link to that
+                     of an earlier step: `train.optimizer_every`) and rounded masters
     turns.parquet    the numbers of each trained token, for `clawctl inspect why`
     state.json       step, turns by shard, baselines, the steps.jsonl row, policy.json, the identity of the model, and checksums of
                      the other files
@@ -69,7 +71,8 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
         (checkpoint / "policy").mkdir(mode=0o700)
         save(checkpoint)
         # turns.parquet has its own checksums, and sharded/ is spread over many hosts
-        files = checksums_of(checkpoint, leave_out=(NAME, "sharded"))
+        linked = _linked_files(run, state["policy"]["parent"], checkpoint)
+        files = checksums_of(checkpoint, leave_out=(NAME, "sharded", *linked)) | linked
         (checkpoint / "state.json").write_bytes(sealed(orjson.dumps({**state, "files": files})))
 
     checkpoint = run.checkpoint(state["step"])
@@ -77,6 +80,15 @@ def commit(run: RunDir, state: dict[str, Any], save: Callable[[Path], None]) -> 
         problem = f"another trainer has committed step {state['step']}, so this one's is discarded"
         raise ClawError(problem, "run one trainer; it continues from that step")
     return checkpoint
+
+
+def _linked_files(run: RunDir, parent: int | None, checkpoint: Path) -> dict[str, str]:
+    """The checksums of the trainer's files that are hard links to those of the parent's checkpoint."""
+    above = run.checkpoint(parent or 0)
+    names = [file.name for file in checkpoint.iterdir() if file.is_file() and file.stat().st_nlink > 1]
+    names = [name for name in names if (above / name).exists() and (above / name).samefile(checkpoint / name)]
+    files = read_state(above).get("files", {}) if names else {}
+    return {name: files[name] for name in names if name in files}
 
 
 def commit_step(run: RunDir, recipe: Recipe, batch: Batch, result: StepResult, snapshot: Snapshot, about: dict[str, Any]) -> Path:

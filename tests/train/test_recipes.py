@@ -54,6 +54,7 @@ REASONS = {
     "gpus": "the machine",
     "when": "another device serves",
     "device_memory_gb": "the machine",
+    "optimizer_every": "the disk; an undisturbed trainer makes the same steps",
     "max_mismatch": "logprobs over a base in 4 bits differ more from the server's",
     "lora": "memory: 4 bits; a larger card takes a higher rank",
 }

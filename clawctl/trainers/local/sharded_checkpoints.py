@@ -1,9 +1,10 @@
 """Checkpoints of a sharded trainer: each rank saves its part, and any number of ranks can resume from them.
 
     sharded/
-      index.json               number of ranks that wrote, and the checksum of each file
-      0-of-2.safetensors       rank 0's parts of weights and optimizer; the header has their offsets
-      1-of-2.safetensors       in the complete tensors
+      index.json                         number of ranks that wrote, the checksum of each file, the step of the optimizer's state
+      0-of-2.weights.safetensors         rank 0's parts of the weights; the header has their offsets in the complete tensors
+      0-of-2.optimizer.safetensors       its parts of the optimizer's state; perhaps a hard link to those of an earlier step
+      1-of-2.…
 
 The files contain numbers and names. torch.distributed.checkpoint is not used, because it pickles its index, and anyone who can
 write a pickle can run code. A checksum does not help: anyone who can write the file can write its checksum.
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
-from clawctl.run.directory import move, sync
+from clawctl.run.directory import link, move, sync
+from clawctl.run.names import below
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
 
@@ -29,27 +31,28 @@ _INDEX = "index.json"
 _OLD_INDEX = ".metadata"  # the index of torch.distributed.checkpoint, a pickle
 
 
-def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer) -> None:
-    """Write a folder of parts, which is later moved into a checkpoint. Every rank must call it. Raises OSError on every rank if one
-    fails."""
+def write_parts(
+    folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torch.optim.Optimizer, step: int, recent: Path | None = None
+) -> None:
+    """Write a folder of parts, which is later moved into a checkpoint. Every rank must call it. `recent`: the checkpoint whose
+    optimizer state is linked instead. Raises OSError on every rank if one fails."""
     from safetensors import SafetensorError
-    from safetensors.torch import save_file
 
     def clear_folder() -> None:
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed trainer
         folder.mkdir(mode=0o700, parents=True)
 
     ranks.run_on_leader(clear_folder)
-    path = folder / _file(ranks.rank, ranks.world)
-    parts, layouts = {}, {}
-    for name, tensor in _tensors(policy, optimizer).items():
-        local, offset = _part(tensor)
-        if local.numel() and (offset is not None or ranks.is_leader):  # rank 0 writes data that is the same on all ranks
-            parts[name], layouts[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
     problem = None
     try:
-        save_file(parts, path, {"places": orjson.dumps(layouts).decode()})
-        sync(path)
+        for what in ("weights", "optimizer"):
+            path = folder / f"{ranks.rank}-of-{ranks.world}.{what}.safetensors"
+            if what == "optimizer" and recent is not None:
+                link(recent / NAME / path.name, path)
+            else:
+                tensors = {name: tensor for name, tensor in _tensors(policy, optimizer).items() if name.startswith(what)}
+                _write_file(path, tensors, ranks.is_leader)
+            sync(path)
     except (OSError, SafetensorError) as error:
         problem = str(error)
     failed = [message for message in ranks.gather(problem) if message is not None]
@@ -57,11 +60,38 @@ def write_parts(folder: Path, ranks: Ranks, policy: PolicyModel, optimizer: torc
         raise OSError(f"a rank cannot write its part of {folder}: {failed[0]}")
 
     def write_index() -> None:
-        (folder / _INDEX).write_bytes(sealed(orjson.dumps({"ranks": ranks.world, "files": checksums_of(folder)})))
+        linked, written = {}, step
+        if recent is not None:
+            index = read_sealed((recent / NAME / _INDEX).read_bytes())
+            linked = {name: checksum for name, checksum in index["files"].items() if ".optimizer." in name}
+            written = index["optimizer_step"]
+        files = checksums_of(folder, leave_out=linked) | linked
+        about = {"ranks": ranks.world, "optimizer_step": written, "files": files}
+        (folder / _INDEX).write_bytes(sealed(orjson.dumps(about)))
         sync(folder / _INDEX)
         sync(folder)
 
     ranks.run_on_leader(write_index)
+
+
+def _write_file(path: Path, tensors: dict[str, Tensor], is_leader: bool) -> None:
+    from safetensors.torch import save_file
+
+    parts, layouts = {}, {}
+    for name, tensor in tensors.items():
+        local, offset = _part(tensor)
+        if local.numel() and (offset is not None or is_leader):  # rank 0 writes data that is the same on all ranks
+            parts[name], layouts[name] = local.contiguous().cpu(), {"offset": offset or [], "shape": list(tensor.shape)}
+    save_file(parts, path, {"places": orjson.dumps(layouts).decode()})
+
+
+def parts_step(checkpoint: Path, world: int) -> int | None:
+    """The step after which the optimizer's state of a checkpoint was written by `world` ranks. None: unknown, or by others."""
+    try:
+        index = read_sealed((checkpoint / NAME / _INDEX).read_bytes())
+        return int(index["optimizer_step"]) if index["ranks"] == world else None
+    except (OSError, Damaged, LookupError, TypeError, ValueError):
+        return None
 
 
 def move_into(checkpoint: Path, parts: Path) -> None:
@@ -101,13 +131,13 @@ def _fill(tensors: dict[str, Tensor], folder: Path) -> None:
     from safetensors import safe_open
 
     index = read_sealed((folder / _INDEX).read_bytes())
-    files = [_file(rank, int(index["ranks"])) for rank in range(int(index["ranks"]))]
+    files = sorted(index["files"])
     if not dist.is_initialized() or dist.get_rank() == 0:
-        check_folder(folder, {name: index["files"][name] for name in files})
+        check_folder(folder, index["files"])
     local_parts = {name: _part(tensor) for name, tensor in tensors.items()}
     values = dict.fromkeys(tensors, 0)
     for file in files:
-        with safe_open(folder / file, "pt") as opened:
+        with safe_open(below(folder, file), "pt") as opened:
             layouts: dict[str, Any] = orjson.loads(opened.metadata()["places"])
             for name in layouts.keys() & tensors.keys():
                 local, offset = local_parts[name]
@@ -148,10 +178,6 @@ def _part(tensor: Tensor) -> tuple[Tensor, list[int] | None]:
         return tensor, None
     _, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
     return tensor.to_local(), list(offset)
-
-
-def _file(rank: int, world: int) -> str:
-    return f"{rank}-of-{world}.safetensors"
 
 
 def _tensors(policy: PolicyModel, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.run.directory import link
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
 from clawctl.trainers import Model
@@ -25,9 +26,18 @@ from clawctl.trainers.local.layers import call_between_layers
 from clawctl.trainers.local.loading import load_config
 from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter, read_adapter
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.sharded_checkpoints import move_into, read_parts, write_parts
+from clawctl.trainers.local.sharded_checkpoints import move_into, parts_step, read_parts, write_parts
 from clawctl.trainers.local.step import train_step
-from clawctl.trainers.local.training import Average, Training, load_optimizer, make_optimizer, save_optimizer, train_half
+from clawctl.trainers.local.training import (
+    OPTIMIZER_FILE,
+    Average,
+    Training,
+    load_optimizer,
+    make_optimizer,
+    optimizer_step,
+    save_optimizer,
+    train_half,
+)
 from clawctl.trainers.texts import TokenizerTexts
 
 log = logging.getLogger("clawctl.train")
@@ -37,12 +47,17 @@ _END = "end"
 
 @dataclass(slots=True)
 class LocalSnapshot:
-    """The weights of a version in memory. With sharded weights, master weights and optimizer are parts on disk, which are moved."""
+    """The weights of a version in memory. With sharded weights, master weights and optimizer are parts on disk, which are moved.
+
+    `recent` is a checkpoint whose optimizer state is recent enough (`train.optimizer_every`): it is linked instead of written.
+    """
 
     canary: dict[str, Any]
     weights: dict[str, Tensor]
     training: Training
+    version: int
     parts: Path | None
+    recent: Path | None
 
     @property
     def repeatable(self) -> bool:
@@ -51,10 +66,12 @@ class LocalSnapshot:
     def save(self, folder: Path) -> None:
         policy = self.training.policy
         policy.save(folder / "policy", self.weights)
-        if self.parts is None:
-            save_optimizer(self.training.optimizer, folder)
-        else:
+        if self.parts is not None:
             move_into(folder, self.parts)
+        elif self.recent is not None:
+            link(self.recent / OPTIMIZER_FILE, folder / OPTIMIZER_FILE)
+        else:
+            save_optimizer(self.training.optimizer, folder, self.version)
         policy.save_master(folder)
         if self.training.average is not None:
             self.training.average.save(folder)
@@ -66,6 +83,7 @@ class LocalTrainer:
     def __init__(self, recipe: Recipe, ranks: Ranks, between_layers: Callable[[], None] | None = None) -> None:
         self.recipe, self.ranks, self._between_layers = recipe, ranks, between_layers
         self._training: Training | None = None
+        self._version = 0  # of the weights
         self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, unless `policies.per` is `shared`
         self._half: tuple[int, Path | None] | None = None  # of `train_half`
         self._calling = False  # the other ranks are executing the same call
@@ -77,6 +95,7 @@ class LocalTrainer:
 
     def resume(self, version: int, checkpoint: Path | None, weights: Path | None) -> Model:
         self._on_all_ranks("_load", checkpoint, weights)
+        self._version = version
         policy, config = self.training.policy, self.recipe.train
         log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method.kind)
         exact = policy.autocast is None and policy.publish_dtype == torch.float32
@@ -91,10 +110,20 @@ class LocalTrainer:
         return result
 
     def publish(self, version: int, scratch: Path) -> LocalSnapshot:
+        recent, self._version = self._recent_optimizer(version, scratch.with_name(str(self._version))), version
         if self.training.policy.shard_ranks is None:
-            return self._snapshot(scratch)  # rank 0 has everything
-        snapshot: LocalSnapshot = self._on_all_ranks("_snapshot", scratch)
+            return self._snapshot(version, scratch, recent)  # rank 0 has everything
+        snapshot: LocalSnapshot = self._on_all_ranks("_snapshot", version, scratch, recent)
         return snapshot
+
+    def _recent_optimizer(self, version: int, parent: Path) -> Path | None:
+        """The checkpoint of the parent, if its optimizer state need not be written anew."""
+        every = self.recipe.train.local.optimizer_every
+        if every == 1:
+            return None
+        sharded = self.training.policy.shard_ranks is not None
+        written = parts_step(parent, self.ranks.world) if sharded else optimizer_step(parent)
+        return parent if written is not None and version - written < every else None
 
     def idle(self) -> None:
         self.ranks.broadcast(None)
@@ -159,13 +188,13 @@ class LocalTrainer:
     def _step(self, batch: Batch) -> StepResult:
         return train_step(self.training, batch)
 
-    def _snapshot(self, scratch: Path) -> LocalSnapshot:
+    def _snapshot(self, version: int, scratch: Path, recent: Path | None) -> LocalSnapshot:
         training = self.training
         canary, weights = training.policy.canary(), training.policy.published()
         sharded = training.policy.shard_ranks is not None
         if sharded:
-            write_parts(scratch, self.ranks, training.policy, training.optimizer)
-        return LocalSnapshot(canary, weights, training, scratch if sharded else None)
+            write_parts(scratch, self.ranks, training.policy, training.optimizer, version, recent)
+        return LocalSnapshot(canary, weights, training, version, scratch if sharded else None, recent)
 
 
 def load_training(

@@ -113,12 +113,24 @@ def warmth(config: TrainConfig, step: int) -> float:
     return min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
 
 
-def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Save the state by parameter, in the order of the optimizer's parameter groups."""
+def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path, step: int) -> None:
+    """Save the state after `step` by parameter, in the order of the optimizer's parameter groups."""
     from safetensors.torch import save_file
 
     state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
-    save_file({f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}, folder / OPTIMIZER_FILE)
+    values = {f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}
+    save_file(values, folder / OPTIMIZER_FILE, {"step": str(step)})
+
+
+def optimizer_step(checkpoint: Path) -> int | None:
+    """The step after which the optimizer's state of a checkpoint was written. None: unknown."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(checkpoint / OPTIMIZER_FILE, "pt") as opened:
+            return int((opened.metadata() or {})["step"])
+    except (OSError, SafetensorError, LookupError, ValueError):
+        return None
 
 
 def read_optimizer(checkpoint: Path) -> dict[int, dict[str, Tensor]]:

@@ -104,8 +104,8 @@ def test_a_killed_sharded_run_resumes_bit_for_bit_and_loads_as_a_plain_model(
     trained(tmp_path, "killed", sampler, model_path, turns=12, shard="full", lora=lora, max_steps=1)
     left = tmp_path / "killed" / "train" / "checkpoints" / ".2.sharded"  # of one that died while all ranks wrote
     left.mkdir()
-    (left / "0-of-8.safetensors").write_bytes(b"half")
-    (left / "7-of-8.safetensors").write_bytes(b"of a rank that is no more")
+    (left / "0-of-8.weights.safetensors").write_bytes(b"half")
+    (left / "7-of-8.weights.safetensors").write_bytes(b"of a rank that is no more")
     killed = trained(tmp_path, "killed", sampler, model_path, shard="full", lora=lora)
     for version in (1, 2, 3):
         assert_same(undisturbed, killed, version)
@@ -122,12 +122,12 @@ def test_a_killed_sharded_run_resumes_bit_for_bit_and_loads_as_a_plain_model(
 def test_a_sharded_checkpoint_that_cannot_be_read_is_a_clear_error(tmp_path: Path, sampler: Sampler, model_path: Path) -> None:
     run = trained(tmp_path, "broken", sampler, model_path, shard="full", max_steps=1)
     parts = run.train / "checkpoints" / "1" / "sharded"
-    whole = (parts / "0-of-1.safetensors").read_bytes()
+    whole = (parts / "0-of-1.weights.safetensors").read_bytes()
     for damage in (whole[:-4], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]):
-        (parts / "0-of-1.safetensors").write_bytes(damage)
+        (parts / "0-of-1.weights.safetensors").write_bytes(damage)
         with pytest.raises(ClawError, match=r"checkpoint .* cannot be read"):
             trained(tmp_path, "broken", sampler, model_path, shard="full")
-    (parts / "0-of-1.safetensors").write_bytes(whole)
+    (parts / "0-of-1.weights.safetensors").write_bytes(whole)
     (parts / "index.json").write_bytes(b"half")
     with pytest.raises(ClawError, match=r"checkpoint .* cannot be read"):
         trained(tmp_path, "broken", sampler, model_path, shard="full")
@@ -147,7 +147,7 @@ def test_a_pickle_in_a_sharded_checkpoint_is_never_run(tmp_path: Path, sampler: 
     with pytest.raises(ClawError, match="written by an older clawctl, with a pickle"):
         trained(tmp_path, "trapped", sampler, model_path, shard="full")
     (parts / "index.json").write_bytes(trap)
-    (parts / "0-of-1.safetensors").write_bytes(trap)
+    (parts / "0-of-1.weights.safetensors").write_bytes(trap)
     with pytest.raises(ClawError, match="cannot be read"):
         trained(tmp_path, "trapped", sampler, model_path, shard="full")
     assert not sprung.exists()

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -33,7 +33,9 @@ CONTEXT.set_forkserver_preload(
 )  # fmt: skip
 
 
-def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outputs: tuple[Path, Path]) -> None:
+def _run(
+    work: Callable[[list[str]], None], arguments: list[str], folder: str, environment: Mapping[str, str], outputs: tuple[Path, Path]
+) -> None:
     os.setsid()
     gc.freeze()  # or the first full garbage collection copies all that is shared with the other processes
     os.environ.clear()
@@ -41,6 +43,10 @@ def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outp
     os.chdir(folder)
     for stream, path in enumerate(outputs, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+    work(arguments)
+
+
+def _command(arguments: list[str]) -> None:
     if arguments[0] == "serve":
         global models
         models = _ModelProcess()
@@ -49,6 +55,13 @@ def _run(arguments: list[str], folder: str, environment: Mapping[str, str], outp
     from clawctl.__main__ import main
 
     main()
+
+
+def _torchrun(arguments: list[str]) -> None:
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0", "run_id": str(os.getpid())}
+    elastic_launch(LaunchConfig(1, 1, 2, max_restarts=1, start_method="fork", **standalone), _command)(arguments)
 
 
 models: "_ModelProcess"  # of this server
@@ -91,8 +104,11 @@ def _serve_models(from_parent: socket.socket) -> None:
     main(*descriptors)
 
 
-def _start(arguments: list[str], outputs: tuple[Path, Path], environment: Mapping[str, str]) -> ForkServerProcess:
-    process = CONTEXT.Process(target=_run, args=(arguments, os.getcwd(), {**os.environ, **environment}, outputs), daemon=True)
+def _start(
+    arguments: list[str], outputs: tuple[Path, Path], environment: Mapping[str, str], work: Callable[[list[str]], None] = _command
+) -> ForkServerProcess:
+    words = (work, arguments, os.getcwd(), {**os.environ, **environment}, outputs)
+    process = CONTEXT.Process(target=_run, args=words, daemon=work is _command)  # a daemon may have no children
     process.start()
     return process
 
@@ -148,6 +164,11 @@ def start_ranks(arguments: list[str], log: Path, count: int) -> list[ForkServerP
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     return [start(arguments, log, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
+
+
+def start_torchrun(arguments: list[str], log: Path, **environment: str) -> ForkServerProcess:
+    """The same on two ranks, which torchrun's agent forks and starts again once. It is no daemon: kill it."""
+    return _start(arguments, (log, log), environment, _torchrun)
 
 
 def finish(processes: list[ForkServerProcess], log: Path, patience_s: float = 120) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import stat
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import announce
 from clawctl.run.keys import list_keys
 from scripts.real_clients import serving
+from tests import forked
 
 ANSWERS = """#!/bin/sh
 case "$1" in
@@ -223,9 +223,9 @@ def test_a_request_through_the_client_arrives(tmp_path: Path, monkeypatch: pytes
     home = tmp_path / "codex-home"
     monkeypatch.setenv("CODEX_HOME", str(home))
     run, codex = open_run(tmp_path / "run"), program(tmp_path / "codex", READER)
-    command = [sys.executable, "-m", "clawctl", "connect", "codex", "--run", str(run.root), "--program", codex, "--try", "--json"]
+    command = ["connect", "codex", "--run", run.root, "--program", codex, "--try", "--json"]
     with serving(run):
-        done = subprocess.run([*command, *(["--write"] if write else [])], capture_output=True, text=True, check=False)
+        done = forked.run(*command, *(["--write"] if write else []))
         assert done.returncode == 0, done.stderr
         printed = json.loads(done.stdout)
         assert "a request of Codex arrived and was answered" in printed["tried"]
@@ -236,7 +236,7 @@ def test_a_request_through_the_client_arrives(tmp_path: Path, monkeypatch: pytes
         silent = program(
             tmp_path / "silent", '#!/bin/sh\n[ "$1" = --version ] && echo codex-cli 1.0 && exit\necho no network >&2; exit 3\n'
         )
-        failed = subprocess.run([*command, "--program", silent], capture_output=True, text=True, check=False)
+        failed = forked.run(*command, "--program", silent)
         assert failed.returncode == 1
         assert "no request of Codex arrived" in failed.stderr
         assert "no network" in failed.stderr

@@ -1,11 +1,9 @@
 """Killed ranks: the others report it and end, torchrun restarts them, and the weights equal those of an undisturbed run."""
 
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import psutil
@@ -27,23 +25,22 @@ def arguments(run: RunDir, model: Path) -> list[str]:
     return ["train", "--run-dir", str(run.root), "--recipe", str(recipe), "--once"]
 
 
-def launch(run: RunDir, model: Path) -> subprocess.Popen[str]:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    command = [sys.executable, *torchrun, "-m", "clawctl", *arguments(run, model)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-
-
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    """What was launched, with all its ranks, is gone when the test is over."""
-    found: list[subprocess.Popen[str]] = []
-    yield found
-    for torchrun in found:
-        if torchrun.poll() is None:
+def launch(tmp_path: Path, model_path: Path) -> Iterator[Callable[[RunDir], ForkServerProcess]]:
+    """Trains under torchrun. What was launched, with all its ranks, is gone when the test is over."""
+    started: list[ForkServerProcess] = []
+
+    def begin(run: RunDir) -> ForkServerProcess:
+        log = tmp_path / "torchrun.log"
+        started.append(forked.start_torchrun(arguments(run, model_path), log, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1"))
+        return started[-1]
+
+    yield begin
+    for torchrun in started:
+        if torchrun.is_alive():
             for process in (*ranks_of(torchrun), torchrun):
                 process.kill()
-            torchrun.communicate()
+            torchrun.join()
 
 
 def appears(run: RunDir, pattern: str) -> None:
@@ -54,13 +51,12 @@ def appears(run: RunDir, pattern: str) -> None:
         time.sleep(0.002)
 
 
-def ranks_of(torchrun: subprocess.Popen[str]) -> list[psutil.Process]:
-    found = [child for child in psutil.Process(torchrun.pid).children() if "RANK" in child.environ()]
-    return sorted(found, key=lambda child: int(child.environ()["RANK"]))
+def ranks_of(torchrun: ForkServerProcess) -> list[psutil.Process]:
+    return sorted(psutil.Process(torchrun.pid).children(), key=lambda child: (child.create_time(), child.pid))
 
 
 def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_same_weights_bit_for_bit(
-    tmp_path: Path, sampler: Sampler, model_path: Path, started: list[subprocess.Popen[str]]
+    tmp_path: Path, sampler: Sampler, model_path: Path, launch: Callable[[RunDir], ForkServerProcess]
 ) -> None:
     def complete(run: RunDir) -> None:
         log = tmp_path / f"{run.root.name}.log"
@@ -71,8 +67,7 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
         publish_turns(run, sampler, 4 * STEPS)
     complete(undisturbed)
 
-    torchrun = launch(killed, model_path)
-    started.append(torchrun)
+    torchrun = launch(killed)
     appears(killed, "train/checkpoints/.2.*")  # all ranks write their parts of step 2, or rank 0 commits them
     ranks_of(torchrun)[1].kill()
     appears(killed, "train/checkpoints/[34]")  # the ranks that torchrun started again have gone on
@@ -80,10 +75,11 @@ def test_ranks_that_are_killed_anywhere_between_saving_and_publishing_make_the_s
     appears(killed, "train/checkpoints/.[4-5].*")
     torchrun.kill()  # its ranks die with it; otherwise they would go on and keep the trainer's lock
     assert psutil.wait_procs(ranks, timeout=PATIENCE)[1] == []
-    _, talk = torchrun.communicate(timeout=PATIENCE)
-    assert torchrun.returncode == -signal.SIGKILL
+    torchrun.join(PATIENCE)
+    assert torchrun.exitcode == -signal.SIGKILL
+    talk = (tmp_path / "torchrun.log").read_text()
     assert "another process of this trainer has exited" in talk
-    assert "Traceback" not in talk
+    assert "\nTraceback" not in talk  # lines of the agent begin with the time
     assert len(read_rows(killed)) < STEPS
 
     complete(killed)

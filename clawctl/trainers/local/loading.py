@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
+from clawctl.run.policies import check_harmless
 from clawctl.vision.tower import language_of, model_class
 
 _TOWER = r"(.*\.)?visual\..*"  # layers of a vision tower, which are not trained unless a recipe names them
@@ -117,3 +119,16 @@ def tokenizer_files_of(path: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         AutoTokenizer.from_pretrained(path, trust_remote_code=False).save_pretrained(folder)
         return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def read_adapter(folder: Path) -> dict[str, Tensor]:
+    """The weights of a published adapter by the names of `PolicyModel.trained`. Raises ClawError."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        check_harmless(folder)
+        saved = load_file(folder / "adapter_model.safetensors")
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ClawError(f"the adapter in {folder} cannot be read: {error}", "restore it from a copy") from error
+    return {name.replace(".weight", ".default.weight"): weight for name, weight in saved.items()}

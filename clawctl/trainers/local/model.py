@@ -304,19 +304,6 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     return policy
 
 
-def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """The weights of a published adapter by the names of `PolicyModel.trained`. Raises ClawError."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        check_harmless(folder)
-        saved = load_file(folder / "adapter_model.safetensors")
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ClawError(f"the adapter in {folder} cannot be read: {error}", "restore it from a copy") from error
-    return {name.replace(".weight", ".default.weight"): weight for name, weight in saved.items()}
-
-
 @torch.no_grad()
 def put_adapter(policy: PolicyModel, adapter: dict[str, Tensor]) -> None:
     """Replace the weights of the policy's adapter. Raises ClawError if they have other names or shapes."""

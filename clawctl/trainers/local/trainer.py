@@ -23,8 +23,8 @@ from clawctl.trainers import Model
 from clawctl.trainers.local.costs import cost_of
 from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.layers import call_between_layers
-from clawctl.trainers.local.loading import load_config
-from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter, read_adapter
+from clawctl.trainers.local.loading import load_config, read_adapter
+from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, parts_step, read_parts, write_parts
 from clawctl.trainers.local.step import train_step

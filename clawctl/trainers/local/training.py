@@ -13,7 +13,8 @@ from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.trainers.local.costs import Cost
 from clawctl.trainers.local.custom_loss import OwnLoss
-from clawctl.trainers.local.model import PolicyModel, half_of, read_adapter
+from clawctl.trainers.local.loading import read_adapter
+from clawctl.trainers.local.model import PolicyModel, half_of
 from clawctl.trainers.local.ranks import Ranks, part_of
 
 TEACHER_FILE = "teacher.safetensors"

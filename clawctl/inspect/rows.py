@@ -4,9 +4,10 @@ Readers change nothing. An unreadable file is reported as a problem and stays in
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +21,7 @@ from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.reward import PRACTICE, Worth, worth
 from clawctl.run.rows import DEFAULT_POLICY, Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
-from clawctl.run.shards import UnreadableShard, read_columns
+from clawctl.run.shards import UnreadableShard, read_columns, read_views, rows_of
 
 T = TypeVar("T")
 
@@ -37,8 +38,8 @@ _VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
 class Row:
     """One turn with its verdict and its training result."""
 
-    turn: dict[str, Any]  # the columns of a trajectory shard, without token ids
-    verdict: dict[str, Any] | None  # None: not judged yet
+    turn: Mapping[str, Any]  # the columns of a trajectory shard, without token ids
+    verdict: Mapping[str, Any] | None  # None: not judged yet
     step: int | None  # the optimizer step of `policy` that trained it
     why_not: str | None  # why it has not been trained; None if it has been
     worth: Worth  # includes later ratings; for a trained turn, only ratings from before its policy
@@ -55,18 +56,29 @@ class Joined:
     problems: list[str] = field(default_factory=list)  # "trajectories/a-1.parquet: not a shard: …"
 
 
-def read_rows(run: RunDir, with_texts: bool = False) -> Joined:
-    """All turns of the run, with their text if `words` is True. Unreadable files raise no error."""
-    return TurnReader(run, with_texts).poll()
+def read_rows(run: RunDir) -> Joined:
+    """All turns of the run, without their texts. Unreadable files raise no error."""
+    with without_collections():
+        return TurnReader(run).poll()
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Pause the garbage collector while rows are read: a collection visits every row. Later ones leave them out."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class TurnReader:
-    """Reads the turns of a run repeatedly. Each `look` reads only new files."""
+    """Reads the turns of a run repeatedly. Each `poll` reads only new files."""
 
-    def __init__(self, run: RunDir, with_texts: bool = False) -> None:
-        columns = (*_FEW, *_WORDS) if with_texts else _FEW
+    def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._turns = CachedFiles(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", columns))
+        self._turns = CachedFiles(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", _FEW))
         self._verdicts = CachedFiles(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
         self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy
         self._ratings = Ratings(run)
@@ -89,6 +101,16 @@ class TurnReader:
     def shard_of(self, turn_id: str) -> Path | None:
         """The file that contains a turn, or None."""
         return next((path for path, turns in self._turns.found.items() if turn_id in turns), None)
+
+    def with_texts(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows with the texts of their turns, which are None if their shard cannot be read any more."""
+        texts, wanted = dict[str, dict[str, Any]](), {row.turn["turn_id"] for row in rows}
+        for path, turns in self._turns.found.items():
+            if ids := [turn_id for turn_id in turns if turn_id in wanted]:
+                with suppress(UnreadableShard):
+                    texts |= {text["turn_id"]: text for text in rows_of(path, ("turn_id", *_WORDS), set(ids))}
+        none = dict.fromkeys(_WORDS)
+        return [replace(row, turn={**row.turn, **texts.get(row.turn["turn_id"], none)}) for row in rows]
 
     def shards(self) -> dict[Path, tuple[int, int]]:
         """The readable turn shards. Each has a stamp that changes if the file is published again."""
@@ -177,8 +199,8 @@ class CachedFiles(Generic[T]):
         return [f"{self._folder.name}/{why}" for why in self._unreadable.values()]
 
 
-def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-    return {row["turn_id"]: row for row in read_columns(path, kind, columns)}
+def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    return {row["turn_id"]: row for row in read_views(path, kind, columns)}
 
 
 def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
@@ -233,7 +255,12 @@ def _read_fates(run: RunDir, ledger: CachedFiles[dict[str, Any]], lineage: Linea
 
 
 def _why_not(
-    turn: dict[str, Any], verdict: dict[str, Any] | None, earned: Worth, skipped: str | None, staleness: int, config: TrainConfig
+    turn: Mapping[str, Any],
+    verdict: Mapping[str, Any] | None,
+    earned: Worth,
+    skipped: str | None,
+    staleness: int,
+    config: TrainConfig,
 ) -> str:
     """The reason by the trainer's own rules, in its order (`train/feed.py`), as far as it is visible without token ids."""
     if not is_of_use(turn):
@@ -261,7 +288,7 @@ def _why_not(
     return "waiting for the trainer"
 
 
-def is_of_use(turn: dict[str, Any]) -> bool:
+def is_of_use(turn: Mapping[str, Any]) -> bool:
     """Whether a step could use the turn (`Turn.judged`)."""
     return is_judged(turn["trainable"], turn["source"], turn["untrainable_reason"])
 

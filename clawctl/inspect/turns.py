@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
-from clawctl.inspect.rows import Row, message_text, read_rows
+from clawctl.inspect.rows import Row, TurnReader, message_text, without_collections
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
 from clawctl.run.directory import RunDir
@@ -17,12 +17,14 @@ from clawctl.run.rows import DEFAULT_POLICY
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
     """Print the turns. Raises ClawError if `session` has none."""
-    joined = read_rows(run, with_texts=True)
+    with without_collections():
+        joined = (reader := TurnReader(run)).poll()
     rows = joined.rows if session is None else _of_session(joined.rows, session, run)
     if as_json:
-        print_json({"turns": [as_dict(row) for row in rows], "problems": joined.problems})
+        print_json({"turns": [as_dict(row) for row in reader.with_texts(rows)], "problems": joined.problems})
     elif session is None:
         shown, left_out = cut_to(rows)
+        shown = reader.with_texts(shown)
         page = answers()
         narrow = page.width < _WIDTH_OF_TABLE
         parts = [line for row in shown for line in _block(row, page.width)] if narrow else [_table(shown, len(rows))]
@@ -30,7 +32,9 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
         if narrow:
             page.print(counted(len(rows), "turn"))
     else:
-        answers().print(*(part for row in rows for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n")
+        answers().print(
+            *(part for row in reader.with_texts(rows) for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n"
+        )
 
 
 def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:

@@ -13,7 +13,7 @@ from rich.text import Text
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.inspect.health_lines import REDACTION_CURE
-from clawctl.inspect.rows import Row, read_lines, read_rows
+from clawctl.inspect.rows import Row, TurnReader, read_lines, without_collections
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
@@ -40,8 +40,9 @@ _IGNORABLE = (
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     """Print the numbers of one turn. Raises ClawError unless exactly one turn id begins with `turn`."""
-    joined = read_rows(run, with_texts=True)
-    row = _find(joined.rows, turn, run)
+    with without_collections():
+        joined = (reader := TurnReader(run)).poll()
+    (row,) = reader.with_texts([_find(joined.rows, turn, run)])
     record, step = numbers_of(run, row, joined.problems)
     explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
     texts = token_texts(run, record["completion_ids"]) if tokens and record else None

@@ -5,6 +5,7 @@ of older shards.
 """
 
 import errno
+import sys
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -181,6 +182,32 @@ def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str
         return _rows(kind, read_shard(path, kind, columns), columns)
 
 
+class ShardRow(Mapping[str, Any]):
+    """A row as a view of its shard's columns. A run in memory as dictionaries takes twice as much."""
+
+    __slots__ = ("_columns", "_index")
+
+    def __init__(self, columns: dict[str, list[Any]], index: int) -> None:
+        self._columns, self._index = columns, index
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+def read_views(path: Path, kind: str, columns: Sequence[str]) -> list[ShardRow]:
+    """`read_columns` for readers that keep the rows in memory."""
+    with _reading(path):
+        table = read_shard(path, kind, columns)
+        of = _values(kind, table, columns)
+        return [ShardRow(of, index) for index in range(table.num_rows)]
+
+
 def read_each(folder: Path, read: Callable[[Path], T], skip_damaged: bool = False) -> Iterator[tuple[Path, T]]:
     """Each shard of a folder with what `read` makes of it. The rows of a shard that merging replaces meanwhile come from the file
     that has them now, so a row may come twice. Raises UnreadableShard, unless damaged shards are skipped."""
@@ -256,17 +283,25 @@ def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> l
 
     A column that only a newer clawctl knows is ignored and stays in the file. A column that an older clawctl did not know is None.
     """
+    of = _values(kind, table, columns)
+    return [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]  # twice as fast as `Table.to_pylist`
+
+
+def _values(kind: str, table: pa.Table, columns: Sequence[str] | None) -> dict[str, list[Any]]:
+    """The columns of `_rows`. Equal strings are one object, in all shards."""
     present = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
-    lacking = dict.fromkeys(set(columns or ()).difference(present))
-    if not lacking.keys() <= _OPTIONAL_COLUMNS:
-        raise LookupError(f"no column {min(lacking.keys() - _OPTIONAL_COLUMNS)}")
-    values = zip(*(table.column(name).to_pylist() for name in present), strict=True)  # twice as fast as `Table.to_pylist`
-    rows: list[dict[str, Any]] = [dict(zip(present, row, strict=True)) for row in values]
-    for name in set(present).intersection(_JSON_FIELDS):
-        for row in rows:
-            if row[name] is not None:
-                row[name] = orjson.loads(row[name])
-    return [row | lacking for row in rows] if lacking else rows
+    lacking = set(columns or ()).difference(present)
+    if not lacking <= _OPTIONAL_COLUMNS:
+        raise LookupError(f"no column {min(lacking - _OPTIONAL_COLUMNS)}")
+    of: dict[str, list[Any]] = {}
+    for name in present:
+        values = table.column(name).to_pylist()
+        if name in _JSON_FIELDS:
+            values = [None if value is None else orjson.loads(value) for value in values]
+        elif pa.types.is_string(table.schema.field(name).type):
+            values = [None if value is None else sys.intern(value) for value in values]
+        of[name] = values
+    return of | {name: [None] * table.num_rows for name in lacking}
 
 
 @contextmanager

@@ -466,7 +466,10 @@ def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
     one = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
     write_turns(run.turn_shard("z"), [one])
     assert [row.turn["turn_id"] for row in reader.poll().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
+    newest = reader.poll().rows[-1:]
+    assert reader.with_texts(newest)[0].turn["response"] == {"role": "assistant", "content": "hi"}
     run.turn_shard("z").unlink()
+    assert reader.with_texts(newest)[0].turn["response"] is None, "its text went with the shard"
     assert reader.poll().rows == first.rows
     assert read_rows(run).rows == first.rows
 

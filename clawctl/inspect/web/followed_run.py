@@ -1,6 +1,5 @@
 """The run in memory. A thread follows its files, so that no page waits for the disk or for another server."""
 
-import gc
 import logging
 import threading
 import time
@@ -14,7 +13,7 @@ from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
 from clawctl.inspect.health import read_state, training
 from clawctl.inspect.policies import describe_policies
-from clawctl.inspect.rows import Joined, Row, TurnReader, read_open
+from clawctl.inspect.rows import Joined, Row, TurnReader, read_open, without_collections
 from clawctl.inspect.sessions import by_session, summarise
 from clawctl.inspect.web.text_search import TextIndex, read_texts
 from clawctl.run.directory import RunDir, changes, published
@@ -175,13 +174,9 @@ class FollowedRun:
                 done = shards
 
     def _take_snapshot(self, before: RunSnapshot | None) -> RunSnapshot:
-        """The current state of the run. The garbage collector is paused: a collection visits every row and blocks all pages."""
-        gc.disable()
-        try:
+        """The current state of the run."""
+        with without_collections():  # which would also block all pages
             return self._read_run(before)
-        finally:
-            gc.freeze()
-            gc.enable()
 
     def _read_run(self, before: RunSnapshot | None) -> RunSnapshot:
         joined = self._turns.poll()

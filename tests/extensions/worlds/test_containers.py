@@ -19,25 +19,28 @@ PROGRAMS = "bash sh cat ls grep mkdir rm chmod sleep head tail tr cp mv touch en
 IMAGE = "localhost/clawctl-tests:4"
 
 
+@pytest.fixture(scope="module", params=["podman", "docker"])
+def program(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    asyncio.run(skip_unless_it_works(name))
+    return name
+
+
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> str:
+def image(program: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with bash and Python, a program and a package of its own, and files in /work."""
     python = shutil.which("python3", path="/usr/bin")
-    if shutil.which("podman") is None or python is None:
-        pytest.skip("podman, or a Python of the system, is missing")
-    if subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False).returncode:
-        pytest.skip("the system's Python is older than 3.11")
-    asyncio.run(skip_unless_it_works())
-    if subprocess.run(["podman", "image", "exists", IMAGE], check=False).returncode:
-        run_or_raise(
-            "podman", "import", "-c", "ENV COLOUR=green", "-c", "WORKDIR /work", str(packed(tmp_path_factory, python)), IMAGE
-        )
+    if python is None or subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False).returncode:
+        pytest.skip("the system's Python is missing, or older than 3.11")
+    if subprocess.run([program, "image", "inspect", IMAGE], capture_output=True, check=False).returncode:
+        changes = ("--change", "ENV COLOUR=green", "--change", "WORKDIR /work")
+        run_or_raise(program, "import", *changes, str(packed(tmp_path_factory, python)), IMAGE)
     return IMAGE
 
 
-async def skip_unless_it_works() -> None:
+async def skip_unless_it_works(program: str) -> None:
     try:
-        async with open_sandbox(limits=Limits(kind=read_kind("podman"))):
+        async with open_sandbox(limits=Limits(kind=read_kind(program))):
             pass
     except ClawError as error:
         pytest.skip(error.problem)
@@ -91,21 +94,21 @@ def harbor_task(folder: Path, dockerfile: str, check: str) -> Path:
 CHECK = '[ "$(cat answer.txt)" = "colour green" ] && [ "$(cat start.txt more/more.txt)" = "$(printf \'from the image\\ncopied\')" ]'
 
 
-def test_a_harbor_task_with_a_dockerfile_is_played_in_its_image(image: str, tmp_path: Path) -> None:
+def test_a_harbor_task_with_a_dockerfile_is_played_in_its_image(program: str, image: str, tmp_path: Path) -> None:
     dockerfile = f"FROM {image}\nCOPY more.txt /work/more/\nVOLUME /data\n"
     folder = harbor_task(tmp_path / "task", dockerfile, CHECK)
     with pytest.raises(ClawError, match="image of its own") as error:
         read_task(folder)
     assert "sandbox=podman" in error.value.fix
-    kind = read_kind("podman")
+    kind = read_kind(program)
     task = asyncio.run(in_image(read_tasks(folder, images=True)[0], kind))
     assert (task.folder, sorted(task.seed)) == ("/work", ["more/more.txt", "start.txt"])
     assert asyncio.run(solve(task)).value == 1
     assert asyncio.run(solve(task, "")).value == 0
 
 
-def test_an_image_keeps_its_variables_and_packages_and_cannot_be_changed_from_inside(image: str) -> None:
-    kind = read_kind({"kind": "podman", "image": image})
+def test_an_image_keeps_its_variables_and_packages_and_cannot_be_changed_from_inside(program: str, image: str) -> None:
+    kind = read_kind({"kind": program, "image": image})
 
     async def use() -> None:
         async with open_sandbox(limits=Limits(kind=kind)) as sandbox:
@@ -118,12 +121,9 @@ def test_an_image_keeps_its_variables_and_packages_and_cannot_be_changed_from_in
     asyncio.run(use())
 
 
-def test_an_image_without_python_is_a_sentence() -> None:
-    if shutil.which("podman") is None:
-        pytest.skip("podman is missing")
-    asyncio.run(skip_unless_it_works())
+def test_an_image_without_python_is_a_sentence(program: str) -> None:
     with pytest.raises(ClawError, match="has no bash, or no Python"):
-        read_kind({"kind": "podman", "image": "localhost/clawctl-empty:1"})
+        read_kind({"kind": program, "image": "localhost/clawctl-empty:1"})
 
 
 def test_terminal_does_not_take_a_sandbox_without_files_of_its_own() -> None:

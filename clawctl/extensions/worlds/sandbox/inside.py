@@ -46,6 +46,9 @@ def main() -> None:
     for name, value in given["rlimits"].items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (value, value))
     settings = SandboxSettings(given)
+    for folder in settings.folders:
+        if os.stat(folder).st_mode & 0o777 != 0o777:  # Docker's runc gives a folder in memory the mode of the image's own
+            os.chmod(folder, 0o1777 if folder == "/tmp" else 0o777)
     signal.signal(signal.SIGALRM, lambda *_: leave(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

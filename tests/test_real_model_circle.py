@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.run.rows import Turn
 from clawctl.serve.canary import EXACT
 from clawctl.trainers.texts import TokenizerTexts
-from scripts.benchmarks.circle import CLAWCTL, ROOT
+from scripts.benchmarks.circle import ROOT
 from tests import forked
 from tests.circle import captured, ledger_of, stages, turns_of, verdicts_of, wait_for
 
@@ -69,9 +68,10 @@ def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
         answers = [ask(run, text) for text in REQUESTS]
         post(run, "feedback", {"completion_id": answers[0], "rating": -1, "comment": NOTE})
         wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
-        practice = [*CLAWCTL, "play", "practice", "--run", str(run.root), "--tasks", str(STEPS * TURNS), "--option", f"note={NOTE}"]
+        practice = ["play", "practice", "--run", run.root, "--tasks", STEPS * TURNS, "--option", f"note={NOTE}"]
         options = ["--option", "max_tokens=24", "--option", "anyway=true"]  # 48 answers would show what the note costs
-        subprocess.run([*practice, *options], check=True, capture_output=True, timeout=300)
+        done = forked.run(*practice, *options, timeout_s=300)
+        assert done.returncode == 0, done.stderr
         wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
         answered: dict[str, Any] = {}
         # The newest version may still be loading, and an answer that runs meanwhile has tokens of both versions.

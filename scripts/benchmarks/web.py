@@ -7,11 +7,18 @@ link, `memory_mb` the resident memory of the server afterwards.
 Case `browser`: headless Chromium performs a person's actions (`web_flows.py`). `browser_flows_failed` counts the flows with a wrong
 result, an exception, or an error in the console. It needs Chromium and Playwright; without them the value is missing.
 
+Case `million`: a run of a million turns in 2,000 shards. `start_s` is the time until the pages print their link, `first_screen_s` that
+of the first page after it. `NAME_s` and `NAME_mb` are the time and the peak memory of `clawctl inspect NAME`.
+
+Case `live`: one page is open in Chromium. `event_to_screen_s_p95` is the time from a published shard to its turn on the screen, and
+`idle_cpu_percent` the processor time of the server and all processes of the browser while nothing happens, of one core.
+
 The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
 import json
+import os
 import random
 import shutil
 import statistics
@@ -35,10 +42,17 @@ from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
 from scripts.real_clients import serving
 
-TURNS = 100_000
+TURNS, MILLION = 100_000, 1_000_000
 FEW_TURNS = 3000  # turns of the run for the browser
 PAGES, FEW_PAGES = 300, 120
-BARS = {("100k", "page_ms_p95_100k_turns"): 300.0, ("browser", "browser_flows_failed"): 0.0}
+READERS = ("sessions", "turns", "health", "better")
+EVENTS, IDLE_S = 20, 60.0
+BARS = {
+    ("100k", "page_ms_p95_100k_turns"): 300.0, ("browser", "browser_flows_failed"): 0.0, ("million", "first_screen_s"): 1.0,
+    ("million", "start_s"): 3.0, ("million", "memory_mb"): 300.0, ("live", "event_to_screen_s_p95"): 1.5,
+    ("live", "idle_cpu_percent"): 1.0, **{("million", f"{name}_mb"): 300.0 for name in READERS},
+    **{("million", f"{name}_s"): 3.0 for name in READERS},
+}  # fmt: skip
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -50,6 +64,10 @@ def main() -> None:
             rows += measure_pages(Path(folder) / "large", FEW_PAGES if options.quick else PAGES)
         if "browser" in options.case:
             rows += measure_flows(Path(folder) / "small", options.show)
+        if "million" in options.case:
+            rows += measure_million(Path(folder) / "million", MILLION // 50 if options.quick else MILLION)
+        if "live" in options.case:
+            rows += measure_live(Path(folder) / "live", 3 if options.quick else EVENTS)
     report("web", rows, options.json)
     missed = [
         row for row in rows if (bar := BARS.get((row.case, row.metric))) is not None and (row.value is None or row.value > bar)
@@ -60,7 +78,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=("100k", "browser"), help="this case only; may be repeated")
+    parser.add_argument(
+        "--case", action="append", choices=("100k", "browser", "million", "live"), help="this case only; may be repeated"
+    )
     parser.add_argument("--show", type=Path, metavar="FOLDER", help="save a screenshot of each page here")
     options = parser.parse_args()
     options.case = options.case or ["100k", "browser"]
@@ -102,7 +122,7 @@ def measure_pages(folder: Path, count: int) -> list[Row]:
             finally:
                 stop.set()
                 writer.join()
-        memory = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 1e6
+        memory = _memory(process)
     return [
         Row("100k", "start_s", start_s, "s"),
         Row("100k", "first_page_ms", first, "ms"),
@@ -111,6 +131,71 @@ def measure_pages(folder: Path, count: int) -> list[Row]:
         Row("100k", "page_ms_max_100k_turns", max(times), "ms"),
         Row("100k", "memory_mb", memory, "MB"),
     ]
+
+
+def _memory(process: subprocess.Popen[str]) -> float:
+    return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * 4096 / 1e6
+
+
+def measure_million(folder: Path, turns: int) -> list[Row]:
+    run, rows = make_run(folder, turns, per_shard=500), list[Row]()
+    for name in READERS:
+        began = time.monotonic()
+        command = [sys.executable, "-m", "clawctl", "inspect", name, "--run", str(run.root)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        assert status == 0, name
+        rows += [
+            Row("million", f"{name}_s", time.monotonic() - began, "s"),
+            Row("million", f"{name}_mb", used.ru_maxrss / 1024, "MB"),
+        ]
+    began = time.monotonic()
+    with pages_of(run) as (link, server):
+        start_s = time.monotonic() - began
+        with httpx.Client(base_url=link["url"], timeout=300) as client:
+            client.get(link["login"]).raise_for_status()
+            first = _timed(client, "/") / 1000
+            rows += [Row("million", "start_s", start_s, "s"), Row("million", "first_screen_s", first, "s")]
+            rows.append(Row("million", "memory_mb", _memory(server), "MB"))
+    return rows
+
+
+def measure_live(folder: Path, events: int) -> list[Row]:
+    import psutil
+    from playwright.sync_api import sync_playwright
+
+    run, waits = make_run(folder, 500), list[float]()
+    executable = next(found for name in _BROWSERS if (found := shutil.which(name)))
+    with pages_of(run) as (link, server), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(link["login"])
+        page.wait_for_url(link["url"])
+        page.goto(f"{link['url']}turns")
+        for number in range(events):
+            new = _new_turn(number, 0)
+            write_turns(run.turn_shard(f"{20_000_000 + number:08d}-live"), [new])
+            began = time.monotonic()
+            page.wait_for_selector(f"[id='t-{new.turn_id}']")
+            waits.append(time.monotonic() - began)
+            time.sleep(1.3)
+        page.goto(link["url"])
+        time.sleep(15)
+        family = [psutil.Process(server.pid), *_browsers_of(psutil.Process())]
+        used = _seconds(family)
+        time.sleep(IDLE_S)
+        idle = 100 * (_seconds(family) - used) / IDLE_S
+        browser.close()
+    p95 = sorted(waits)[max(0, -(-95 * len(waits) // 100) - 1)]
+    return [Row("live", "event_to_screen_s_p95", p95, "s"), Row("live", "idle_cpu_percent", idle, "%")]
+
+
+def _browsers_of(process: Any) -> list[Any]:
+    return [child for child in process.children(recursive=True) if "chrom" in child.name()]
+
+
+def _seconds(processes: list[Any]) -> float:
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def _timed(client: httpx.Client, path: str) -> float:

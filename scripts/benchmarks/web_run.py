@@ -67,7 +67,7 @@ class _Writer:
             self.turns, self.verdicts, self.shards = [], [], self.shards + 1
 
 
-def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
+def make_run(folder: Path, turns: int, seed: int = 0, per_shard: int = PER_SHARD) -> RunDir:
     """Make a run with at least `turns` turns, the newest of which is an hour old."""
     run, rng = open_run(folder), random.Random(seed)
     ensure_base_policy(run, "crafts")
@@ -87,7 +87,7 @@ def make_run(folder: Path, turns: int, seed: int = 0) -> RunDir:
                 if following == VERSIONS - 1:
                     examples.append(turn)
         count, number = count + len(session), number + 1
-        if len(writer.turns) >= PER_SHARD:
+        if len(writer.turns) >= per_shard:
             writer.flush()
     for version in DEAD:
         trained[version] = trained[version + 1][:16]  # returned to the trainer and trained once more

@@ -21,7 +21,7 @@ from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.reward import PRACTICE, Worth, worth
 from clawctl.run.rows import DEFAULT_POLICY, Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
-from clawctl.run.shards import UnreadableShard, read_columns, read_views, rows_of
+from clawctl.run.shards import UnreadableShard, read_columns, read_values, rows_of
 
 T = TypeVar("T")
 
@@ -156,6 +156,24 @@ class TurnReader:
 _worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
 
 
+class ShardRow(Mapping[str, Any]):
+    """A row as a view of its shard's columns. A run in memory as dictionaries takes twice as much."""
+
+    __slots__ = ("_columns", "_index")
+
+    def __init__(self, columns: dict[str, list[Any]], index: int) -> None:
+        self._columns, self._index = columns, index
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
 class CachedFiles(Generic[T]):
     """The contents of a folder's files. A published file never changes, but another file may replace it under the same name."""
 
@@ -200,7 +218,8 @@ class CachedFiles(Generic[T]):
 
 
 def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    return {row["turn_id"]: row for row in read_views(path, kind, columns)}
+    of = read_values(path, kind, columns)
+    return {turn_id: ShardRow(of, index) for index, turn_id in enumerate(of["turn_id"])}
 
 
 def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:

@@ -174,38 +174,15 @@ def read_verdicts(path: Path, of: Collection[str] | None = None) -> list[Verdict
 
 
 def read_columns(path: Path, kind: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return some columns of each row of a shard of `kind` ("turns", "verdicts"). Raises UnreadableShard.
-
-    For readers that need no token ids, which take up most of a shard.
-    """
+    """Return some columns of each row of a shard of `kind` ("turns", "verdicts"). Raises UnreadableShard."""
     with _reading(path):
         return _rows(kind, read_shard(path, kind, columns), columns)
 
 
-class ShardRow(Mapping[str, Any]):
-    """A row as a view of its shard's columns. A run in memory as dictionaries takes twice as much."""
-
-    __slots__ = ("_columns", "_index")
-
-    def __init__(self, columns: dict[str, list[Any]], index: int) -> None:
-        self._columns, self._index = columns, index
-
-    def __getitem__(self, name: str) -> Any:
-        return self._columns[name][self._index]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
-
-
-def read_views(path: Path, kind: str, columns: Sequence[str]) -> list[ShardRow]:
-    """`read_columns` for readers that keep the rows in memory."""
+def read_values(path: Path, kind: str, columns: Sequence[str]) -> dict[str, list[Any]]:
+    """The same as lists by column, with equal strings as one object."""
     with _reading(path):
-        table = read_shard(path, kind, columns)
-        of = _values(kind, table, columns)
-        return [ShardRow(of, index) for index in range(table.num_rows)]
+        return _values(kind, read_shard(path, kind, columns), columns)
 
 
 def read_each(folder: Path, read: Callable[[Path], T], skip_damaged: bool = False) -> Iterator[tuple[Path, T]]:
@@ -279,16 +256,13 @@ def read_schema(path: Path) -> pa.Schema:
 
 
 def _rows(kind: str, table: pa.Table, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a shard, or these `columns` of them, with their JSON parsed.
-
-    A column that only a newer clawctl knows is ignored and stays in the file. A column that an older clawctl did not know is None.
-    """
+    """Return the rows of a shard, or these `columns` of them, with their JSON parsed. A column that only a newer clawctl knows is
+    ignored and stays in the file. A column that an older clawctl did not know is None."""
     of = _values(kind, table, columns)
     return [dict(zip(of, row, strict=True)) for row in zip(*of.values(), strict=True)]  # twice as fast as `Table.to_pylist`
 
 
 def _values(kind: str, table: pa.Table, columns: Sequence[str] | None) -> dict[str, list[Any]]:
-    """The columns of `_rows`. Equal strings are one object, in all shards."""
     present = [name for name in (_SCHEMAS[kind].names if columns is None else columns) if name in table.column_names]
     lacking = set(columns or ()).difference(present)
     if not lacking <= _OPTIONAL_COLUMNS:

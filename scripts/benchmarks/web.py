@@ -7,7 +7,7 @@ link, `memory_mb` the resident memory of the server afterwards.
 Case `browser`: headless Chromium performs a person's actions (`web_flows.py`). `browser_flows_failed` counts the flows with a wrong
 result, an exception, or an error in the console. It needs Chromium and Playwright; without them the value is missing.
 
-Case `million`: a run of a million turns in 2,000 shards. `start_s` is the time until the pages print their link, `first_screen_s` that
+Case `million`: a run of a million turns in 2,000 shards. `start_s` is the time until the link is printed, `first_screen_s` that
 of the first page after it. `NAME_s` and `NAME_mb` are the time and the peak memory of `clawctl inspect NAME`.
 
 Case `live`: one page is open in Chromium. `event_to_screen_s_p95` is the time from a published shard to its turn on the screen, and

@@ -19,8 +19,8 @@ from clawctl.run.shards import (
     read_table,
     read_turn_ids,
     read_turns,
+    read_values,
     read_verdicts,
-    read_views,
     write_table,
     write_turns,
     write_verdicts,
@@ -95,9 +95,9 @@ def test_a_shard_of_version_2_has_no_images(tmp_path: Path) -> None:
     as_version(path, 2)
     assert read_turns(path) == [TURN]
     assert read_columns(path, "turns", ("turn_id", "images")) == [{"turn_id": "t1", "images": None}]
-    assert read_views(path, "turns", ("turn_id", "images", "messages")) == read_columns(
-        path, "turns", ("turn_id", "images", "messages")
-    )
+    names = ("turn_id", "images", "messages")
+    (row,) = read_columns(path, "turns", names)
+    assert read_values(path, "turns", names) == {name: [row[name]] for name in names}
 
 
 def test_a_shard_of_version_1_is_read_as_turns_of_the_default_policy_and_merged_with_later_ones(tmp_path: Path) -> None:

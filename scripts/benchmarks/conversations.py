@@ -35,6 +35,13 @@ def _told() -> list[tuple[Said, str | None]]:
     return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
 
 
+def strangers() -> list[tuple[Said, str | None]]:
+    """Conversations by four authors who had not read the rules. The rules were changed after each author's first run, which
+    NOTES.md records: those are the unbiased figures."""
+    lines = (Path(__file__).parent / "conversations_strangers.jsonl").read_text().splitlines()
+    return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
+
+
 def _said(*texts: str) -> Said:
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
@@ -90,18 +97,20 @@ def _exchange(said: Said, answer: str = "Done.") -> Exchange:
     )  # fmt: skip
 
 
-def asked_and_told() -> tuple[int, int, int]:
-    """Return how many conversations keep what was told, how many hide an ordinary answer, and their number."""
-    conversations = (
-        [(_said("hi", *pair), pair[1]) for pair in ASKED] + [(_said("hi", *pair), None) for pair in NOT_SECRET] + _told()
-    )
+def own_conversations() -> list[tuple[Said, str | None]]:
+    pairs = [(_said("hi", *pair), pair[1]) for pair in ASKED] + [(_said("hi", *pair), None) for pair in NOT_SECRET]
+    return pairs + _told()
+
+
+def asked_and_told(conversations: list[tuple[Said, str | None]]) -> tuple[int, int, int]:
+    """Return how many conversations keep what was told, how many hide an ordinary answer, and how many tell something."""
     kept = hidden = 0
     for said, secret in conversations:
         (*_, last) = Redactor(PrivacyConfig().redact).messages(said)
         # An answer of `ASKED` may have words around its secret.
         kept += secret is not None and (secret in last["content"] or "[redacted:" not in last["content"])
         hidden += secret is None and last != said[-1]
-    return kept, hidden, len(conversations)
+    return kept, hidden, sum(secret is not None for _, secret in conversations)
 
 
 def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
@@ -125,12 +134,17 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
 
 def rows(count: int, seed: int = 0) -> list[Row]:
     """The rows of the benchmark `redaction` about `count` conversations."""
-    kept, hidden, told = asked_and_told()
+    own, others = own_conversations(), strangers()
+    kept, hidden, _ = asked_and_told(own)
+    kept_of_others, hidden_of_others, told = asked_and_told(others)
     lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
     return [
         Row("asked and told", "asked_then_told_kept", kept, "conversations"),
         Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
-        Row("asked and told", "conversations", told, "conversations"),
+        Row("asked and told", "conversations", len(own), "conversations"),
+        Row("asked and told, strangers", "kept_share", kept_of_others / told, "share"),
+        Row("asked and told, strangers", "hidden_share", hidden_of_others / (len(others) - told), "share"),
+        Row("asked and told, strangers", "conversations", len(others), "conversations"),
         Row(
             "words and ids",
             "text_and_ids_disagree",

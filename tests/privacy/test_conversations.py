@@ -114,6 +114,8 @@ def test_the_benchmark_of_conversations_keeps_its_bars() -> None:
         (*zero, "answers_with_the_key_trained"), 0
     )
     assert (measured["turns"] or 0) >= 40
+    assert (measured["kept_share"] or 0) < 0.2
+    assert (measured["hidden_share"] or 0) < 0.05
 
 
 def test_only_what_is_new_in_a_conversation_is_decoded() -> None:

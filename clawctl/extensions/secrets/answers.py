@@ -1,107 +1,278 @@
 # ruff: noqa: E501 - expressions stay lines
-"""Finds what answers a question for a secret: `Please enter your PIN.`, then `4829`."""
+"""Finds what answers a question for a secret: `Please enter your PIN.`, then `4829`.
 
+A question is read generously: it may name the secret in one of its last sentences (`They want the account PIN. Do you know it?`).
+After such a question everything in the answer that looks like a secret is one, wherever it stands (`hm it was 6027 i think?`).
+A single ordinary word is one only if it is the whole answer, or is joined to what was asked for (`the word is harpsichord`).
+"""
+
+import re
 from collections.abc import Iterator
+from enum import Flag, auto
+from itertools import pairwise
 
-from clawctl.extensions.secrets.digit_codes import TRIVIAL
-from clawctl.extensions.secrets.lexicon import ANCHORED, TOKEN, Meaning, meaning_of, words_within
+from clawctl.extensions.secrets.lexicon import ANCHORED, TOKEN, Meaning, meaning_of, plain, words_within
 from clawctl.extensions.secrets.names import name_positions
+from clawctl.extensions.secrets.tables import table
 from clawctl.extensions.secrets.text import Span, make_text, regex
-from clawctl.extensions.secrets.values import is_passphrase, is_password, is_strong_key, is_stronger_password
-from clawctl.extensions.secrets.vocabulary import NO_VALUES
+from clawctl.extensions.secrets.values import (
+    NAMING,
+    is_passphrase,
+    is_password,
+    is_stand_in,
+    is_strong_key,
+    is_stronger_password,
+)
+from clawctl.extensions.secrets.vocabulary import IDS, LISTS, NO_VALUES
 
-_SENTENCE = regex(r"[.!。！\n](?=\s*\S)")
-_NUMBER = regex(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,11}(?![\w]|[.,:/-]\d)")
-_PHRASE = regex(r"[a-z]{2,12}(?: [a-z]{2,12}){3,23}")
-_LOGIN = regex(r"[\w.@+-]{2,40} ?[/|] ?(?P<value>(?=\S*\d)\S{5,64})")  # `ann / secret7`
-# Questions that open an account: `Which answer did you give to the question about your first pet?`
-_PERSONAL = regex(
-    r"(?i)(?=.*\b(?:answer|question|Antwort|Frage)\b).*\b(?:first (?:pet|school|teacher|car)|maiden name|security question|Sicherheitsfrage)\b"
+
+class Wanted(Flag):
+    """What a question asks for."""
+
+    NOTHING = 0
+    DIGITS = auto()  # a PIN, a code
+    KEY = auto()  # an API key, a token
+    TEXT = auto()  # a password
+    WORDS = auto()  # a phrase, a code word, the answer to a security question
+
+
+_SENTENCE = regex(r"[.!?][\"'”»)*_`]{0,2}(?=\s+\S)|[。！？\n](?=\s*\S)")
+_WORDING: dict[str, str] = table("questions.txt")
+_SPACELESS = "\u2e80"  # scripts without spaces begin here
+_ASKS_FOR = {
+    kind: regex(
+        "(?i)"
+        + "|".join(
+            line if line >= _SPACELESS else rf"(?<![^\W_])(?:{line})" for line in _WORDING[kind.name or ""].split("\n") if line
+        )
+    )
+    for kind in (Wanted.DIGITS, Wanted.KEY, Wanted.WORDS)
+}
+_NAMES_A_FIELD = regex(
+    rf"(?i)\b(?:password|passphrase|passcode|pin|token|key|secret) (?:{'|'.join(sorted(word for word in NO_VALUES if len(word) > 2))})\b"
 )
-_PRONOUN = regex(r"(?i)\b(?:it|that|them|one|say|message)\b")
-_OTHER_QUESTIONS = regex(
-    r"\b(?:TAN|(?:digits|Ziffern|chiffres|cifras|dígitos|cifre|cijfers)\b[^.?]{0,40}\b(?:text|message|SMS|card|Karte|carte|tarjeta|cartão|carta|kaart)|(?:recovery|seed|secret|backup) phrase)\b"
-)
-_NAMES_A_FIELD = regex(rf"(?i)\b(?:password|passphrase|passcode|pin|token|key|secret) (?:{'|'.join(sorted(NO_VALUES))})\b")
+_YES_OR_NO = regex(r"(?i)[\"'¿ ]*(?:should|shall|do|does|did|is|are|was|were|has|have|want|can|could|would|hast|haben|ist|sind|soll|kannst|können|est-ce|avez|as-tu|tienes|has|ha|hai|tem|você)\b")  # fmt: skip
+_PRONOUN = regex(r"(?i)\b(?:it|that|them|one|those|both)\b")
+_MOST_WORDS_AFTER, _MOST_WORDS, _MOST_LETTERS_AFTER = 12, 5, 24
+_MOST_READ = 1000  # characters of an answer; what is longer is pasted, and read by the other rules alone
 _SHORTEST_WORD = 6
-_REPLIES = frozenset(("cancel", "continue", "nothing", "correct", "please", "thanks", "anything", "whatever", "default"))
-_NO_PHRASE = frozenset(("know", "idea", "cannot", "not", "forgot", "sure", "later", "tell", "why", "need"))
-_YES_OR_NO = regex(r"(?i)(?:should|shall|do|does|did|is|are|was|were|has|have|want|would you like)\b")
-_MOST_WORDS, _MOST_READ, _MOST_WORDS_OF_PRONOUN, _MOST_PERSONAL = 5, 12, 6, 3
-_AROUND = ".,;:!?()[]<>\"'`*"
-_NAMES_A_CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
+_TELLING = frozenset(("says", "say", "said", "o", "el", "to", "die", "il", "le", "de"))
+_SHORTEST_CODE = 6  # more digits are no count, whatever follows
+_REFUSALS = frozenset(_WORDING["REFUSALS"].split())
+_REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
+_OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
+_STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
+_CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
+
+_NUMBER = regex(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,60}(?![\w]|[.,:/-]\w)")
+_OTHER_NUMBER = regex(r"[№#] ?\d|\b(?!PIN|PUK|TAN|OTP|CV[CV]|NCK)[A-Z]{2,4} \d|\b(?:at|um|kl|às|alle) (?:[01]\d|2[0-3])[0-5]\d$")
+_NUMBER_WORDS = frozenset(("no", "nr", "number", "nummer", "numer", "número", "numéro", "numero"))
+_PHONE = regex(r"0\d[\d -]{8,14}")
+_YEAR = regex(r"(?:19|20)\d\d")
+_DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
+_MEASURE = regex(
+    r"(?i)\d{1,5}(?:st|nd|rd|th|er|ème|[ap]\.?m|h|uhr|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
+)
+_NUMBERED = regex(r"(?i)[a-z]{3,9}-?\d{1,2}")  # `page12`
+_SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
+_QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
+_GROUPS = regex(
+    r"(?<![\w-])(?=[A-Z0-9 -]{0,80}\d)(?=[A-Z0-9 -]{0,80}[A-Z])[A-Z0-9]{3,8}(?:-[A-Z0-9]{3,8}|(?: [A-Z0-9]{3,8}){2}){1,9}(?![\w-])"
+)
+_SEED = regex(r"(?m)^[a-z]{3,8}(?: [a-z]{3,8}){11,23}$")
+_PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
+_SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
+_RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{5,}")
+_ENDINGS = regex(r"(?i)(?:ed|ing|ly|tion|mente|ment|lich|ung)$")
+_JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
+_PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
+_ENDS_PART = regex(r" *(?:[.,;:!?…)\n]|$)")
+_AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,3})(?=[.,;!?]|$)")
+_TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|but|and|und|aber|mais|pero|ma|maar|e|y|et)[ ])")  # fmt: skip
+_AROUND = ".,;:!?()[]<>{}\"'`*“”„«»‘’「」…"
 
 
 def asks(text: str) -> bool:
     """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`)."""
-    question = _question(text)
-    if _of_another_thing(question) or _NAMES_A_FIELD.search(question):
-        return False
-    wanted = _meaning(question) & (ANCHORED & ~Meaning.PLACE | Meaning.PASSWORD)
-    return (
-        bool(wanted)
-        or _for_code_or_phrase(question)
-        or _PERSONAL.search(question) is not None
-        or bool(name_positions(make_text(question)))
-    )
+    return bool(_wanted(text))
 
 
 def in_answer(question: str, text: str) -> Iterator[Span]:
-    """Find a short answer that is a number, a phrase, or a password after a question for one."""
-    said, asked = text.strip().strip(".!\"'`"), _question(question)
-    if not said or _YES_OR_NO.match(_last_sentence(question)):
-        return
-    meaning = _meaning(asked)
-    number = _NUMBER.search(said) if meaning & (_NAMES_A_CODE | Meaning.PASSWORD) or _for_code_or_phrase(asked) else None
-    if len(said.split()) > _MOST_WORDS:
-        number = None
-    if number is not None and number[0] not in TRIVIAL and not _of_another_thing(said):
-        said = number[0]
-    elif (_PERSONAL.search(asked) and len(said.split()) <= _MOST_PERSONAL) or (
-        "phrase" in asked and _PHRASE.fullmatch(said) and _NO_PHRASE.isdisjoint(said.split())
-    ):
+    """Find everything in an answer that looks like what the question asks for."""
+    wanted, text = _wanted(question), text[:_MOST_READ]
+    found = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
+    if not found and not _YES_OR_NO.match(_sentences(question)[0]):
+        found = list(_word(wanted, text))
+    again = {(match.start(), match.end()) for start, stop in found for match in re.finditer(re.escape(text[start:stop]), text)}
+    end = 0
+    for start, stop in sorted(again, key=lambda span: (span[0], -span[1])):
+        if start >= end:
+            yield Span(start, stop, "password")
+            end = stop
+
+
+def _candidates(wanted: Wanted, text: str, words: int) -> Iterator[tuple[int, int]]:
+    for match in _NUMBER.finditer(text):
+        if _is_code(text, match, words):
+            yield match.span()
+    for match in (*_SPELLED.finditer(text), *_GROUPS.finditer(text)):
+        yield match.span()
+    for match in _RUN.finditer(text):
+        bare = match[0].strip(_AROUND) + ("!" if match[0].endswith("!") else "")
+        start = match.start() + match[0].find(bare)
+        if _is_typed(bare, wanted):
+            yield start, start + len(bare)
+    if wanted & (Wanted.TEXT | Wanted.WORDS):
+        for match in _SEED.finditer(text):
+            yield match.span()
+        for match in _QUOTED.finditer(text):
+            if _is_chosen(match["value"], wanted):
+                yield match.span("value")
+        for match in _PART.finditer(text):
+            if is_passphrase(match["value"]) and _REFUSALS.isdisjoint(match["value"].split()):
+                yield match.span("value")
+        for word, following in pairwise(TOKEN.finditer(text)):
+            if meaning_of(word[0]) & Meaning.PASSWORD and _is_labelled(text, word.end(), following):
+                yield following.span()
+        for match in (*_TOLD.finditer(text), *_AT_THE_END.finditer(text.rstrip())):
+            if plain(match["value"]) not in _STOP and match["value"].lower() not in NAMING | _REPLIES:
+                yield match.span("value")
+
+
+def _is_labelled(text: str, end: int, word: re.Match[str]) -> bool:
+    """Whether a word directly follows the word for a password, and ends a part of the sentence: `hasło wiewiórka`."""
+    ordinary = plain(word[0]) in _STOP | NAMING | _REPLIES or len(word[0]) < _SHORTEST_WORD
+    return text[end : word.start()] in (" ", ": ") and not ordinary and _ENDS_PART.match(text, word.end()) is not None
+
+
+def _is_code(text: str, match: re.Match[str], words: int) -> bool:
+    """Whether digits are a code, and not a count, a date, or the number of something."""
+    digits = re.sub("[ -]", "", match[0])
+    before = TOKEN.findall(text[max(0, match.start() - 24) : match.start()].lower())[-2:]
+    told = words <= _MOST_WORDS or bool(before and (meaning_of(before[-1]) & Meaning.IS or before[-1] in _TELLING))
+    if _DATE.fullmatch(match[0]) or (len(match[0]) <= 4 and not told and (len(digits) == 3 or _YEAR.fullmatch(digits))):
+        return False
+    after = TOKEN.match(text[match.end() : match.end() + 24].lower().lstrip())
+    as_number = bool(before) and (bool(meaning_of(before[-1]) & Meaning.IS) or before[-1] in _NUMBER_WORDS)
+    named = before[:-1] if as_number else before[-1:]
+    if _OTHER_NUMBER.search(text, max(0, match.start() - 8), match.end()) or _PHONE.fullmatch(match[0]):
+        return False
+    another = any((meaning_of(word) & Meaning.BEFORE or word in IDS) and not meaning_of(word) & _CODE for word in named)
+    return not another and not (after and len(digits) < _SHORTEST_CODE and meaning_of(after[0]) & Meaning.AFTER)
+
+
+def _is_typed(bare: str, wanted: Wanted) -> bool:
+    """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
+    if len(bare) < 5 or ("@" in bare[1:-1] and "." in bare) or "://" in bare or bare.startswith(("/", "~", "-", "|")):
+        return False
+    if is_stand_in(bare) or _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
+        return False
+    letters, digits = any(map(str.isalpha, bare)), sum(map(str.isdigit, bare))
+    if letters and digits:
+        return bare.isascii() or bare.isalnum() or is_password(bare)
+    if _SIGNED.fullmatch(bare):
+        return bool(wanted & (Wanted.TEXT | Wanted.KEY))
+    if _JOINED.fullmatch(bare):
+        return bool(wanted & (Wanted.TEXT | Wanted.KEY)) and re.split("[-_.]", bare.lower())[0] not in NAMING
+    return is_stronger_password(bare) or is_strong_key(bare)
+
+
+def _is_chosen(value: str, wanted: Wanted) -> bool:
+    """Whether quoted words are a phrase, and not a message or a name."""
+    words = re.split(r"[ ,]+", value.lower().strip())
+    typical = sum(word in NAMING or plain(word) in _STOP for word in words)
+    return len(words) <= 6 and 2 * typical <= len(words) * bool(wanted & Wanted.WORDS) and not is_stand_in(value)
+
+
+def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
+    """Find an answer that is one ordinary word or a phrase."""
+    said = text.strip().strip(".!\"'`").partition("\n")[0]
+    words = said.split()
+    if wanted & Wanted.WORDS and _PHRASE.fullmatch(said) and _REFUSALS.isdisjoint(words):
         pass
-    elif not meaning & Meaning.PASSWORD or not (len(said.split()) <= _MOST_WORDS and _is_word(said)):
-        words = [word.strip(_AROUND) for word in said.split()[:_MOST_READ]]
-        pair = _LOGIN.fullmatch(said) if meaning & Meaning.PASSWORD else None
-        said = pair["value"] if pair else next((word for word in words if _is_given(word, meaning, asked)), "")
-    if said:
-        start = text.find(said)
-        yield Span(start, start + len(said), "password")
-
-
-def _is_given(word: str, meaning: int, question: str) -> bool:
-    """Whether a word of an answer is the secret itself: `it's still the default, admin12`."""
-    if meaning & Meaning.PASSWORD:
-        return is_stronger_password(word)
-    return is_strong_key(word) and bool(name_positions(make_text(question)))
-
-
-def _for_code_or_phrase(question: str) -> bool:
-    """Whether a question is for the digits of a code, for a TAN or for the words of a wallet."""
-    return _OTHER_QUESTIONS.search(question) is not None and not _NAMES_A_FIELD.search(question)
+    elif wanted & Wanted.WORDS:  # up to the first remark: `Donatella Brusaferro 😂 che donna`
+        said = re.split(r"[,.;:!?()\u2014\U0001f300-\U0001faff]| [-–] ", said, maxsplit=1)[0].strip()
+        if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())):
+            return
+    elif not (wanted & Wanted.TEXT and len(words) <= _MOST_WORDS and _is_word(said)):
+        said = re.split(r"[,!?]", said, maxsplit=1)[0]  # `banana?? is that even allowed`
+        if not (wanted & Wanted.TEXT and said.isalpha() and said != text.strip() and _is_word(said)) or _ENDINGS.search(said):
+            return
+    if len(said) > 2:
+        yield text.find(said), text.find(said) + len(said)
 
 
 def _is_word(said: str) -> bool:
+    if not said or not _RUN.fullmatch(said.replace(" ", "_").ljust(5, "_")):  # a script without spaces
+        return False
     if " " in said:
         return is_passphrase(said)
-    return (is_password(said) and not said.isalpha()) or (len(said) >= _SHORTEST_WORD and said.lower() not in _REPLIES)
+    return (is_password(said) and not said.isalpha()) or (len(said) >= _SHORTEST_WORD and plain(said) not in _REPLIES)
 
 
-def _question(text: str) -> str:
-    """Return the last sentence, and the one before it if the last names nothing: `This needs a token. Can you paste it?`"""
-    last = _last_sentence(text)
-    if text.rstrip().endswith(("?", "？")) and len(last.split()) <= _MOST_WORDS_OF_PRONOUN and _PRONOUN.search(last):
-        before = text[: text.rindex(last)].rstrip(" .!?？。！\n")
-        return f"{_last_sentence(before)} {last}"
-    return last
+def _wanted(text: str) -> Wanted:
+    """What the question asks for. If it is short and names nothing, what the sentences beside it name: `This needs a token. Can you
+    paste it?`"""
+    last, others = _sentences(text)
+    if _NAMES_A_FIELD.search(last) or (_OTHERWISE.search(last) and not _of(last) & Wanted.DIGITS):
+        return Wanted.NOTHING
+    if wanted := _of(last) | _may_be_of(last):
+        return wanted
+    short = (
+        len(last.split()) <= _MOST_WORDS_AFTER or bool(_PRONOUN.search(last)) if " " in last else len(last) <= _MOST_LETTERS_AFTER
+    )
+    if not short or _names_another_thing(last):
+        return Wanted.NOTHING
+    for sentence in others:
+        if not _NAMES_A_FIELD.search(sentence):
+            wanted |= _of(sentence)
+    return wanted
 
 
-def _last_sentence(text: str) -> str:
-    text = text.rstrip(" .!?:？。：\n*_`")
-    cuts = [match.end() for match in _SENTENCE.finditer(text)]
-    return text[cuts[-1] :] if cuts else text
+def _may_be_of(question: str) -> Wanted:
+    """What a question names with words that have other meanings as well: a code, the door."""
+    meanings = [meaning_of(word) for word in TOKEN.findall(question.lower())]
+    opens = [meaning & Meaning.LOCK for meaning in meanings] if _meaning(question) & (Meaning.OPENS | Meaning.KEYS) else []
+    if any(opens) and not _of_another_thing(question):
+        return Wanted.DIGITS
+    beside = [0, *meanings, 0]
+    for before, meaning, after in zip(beside, meanings, beside[2:], strict=False):  # `error code`, `code of the page`
+        if meaning & Meaning.WEAK and not (meaning | before | after) & _ANOTHER_THING:
+            return Wanted.DIGITS
+    return Wanted.DIGITS if _meaning(question) & Meaning.WEAK and not _of_another_thing(question) else Wanted.NOTHING
+
+
+def _of(sentence: str) -> Wanted:
+    """What a sentence names."""
+    wanted, meaning = Wanted.NOTHING, _meaning(sentence)
+    of_lock = meaning & Meaning.WEAK and meaning & Meaning.LOCK
+    if meaning & (Meaning.STRONG | Meaning.PIN | Meaning.KEYBOX) or of_lock:
+        wanted |= Wanted.DIGITS
+    if meaning & Meaning.PASSWORD:
+        wanted |= Wanted.TEXT
+    if name_positions(make_text(sentence)) and not _of_another_thing(sentence):
+        wanted |= Wanted.KEY
+    for kind, pattern in _ASKS_FOR.items():
+        if pattern.search(sentence):
+            wanted |= kind
+    return wanted
+
+
+def _sentences(text: str) -> tuple[str, list[str]]:
+    """The last question of the last three sentences, or the last sentence, and the others."""
+    text = text[-600:].rstrip(" \n*_`\"'»”")
+    starts = [0, *(match.end() for match in _SENTENCE.finditer(text))][-3:]
+    sentences = [text[start:stop].strip() for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    questions = [sentence for sentence in sentences if "?" in sentence[-3:] or "？" in sentence[-3:]]
+    last = (questions or sentences)[-1]
+    return last.rstrip(" .!?:？。："), [sentence for sentence in sentences if sentence != last]
+
+
+def _names_another_thing(text: str) -> bool:
+    return any(
+        meaning_of(word) & _ANOTHER_THING and not meaning_of(word) & (Meaning.OWNER | Meaning.IS) for word in TOKEN.findall(text)
+    )
 
 
 def _of_another_thing(text: str) -> bool:

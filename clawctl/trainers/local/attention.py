@@ -267,8 +267,8 @@ class Visible:
 
 
 def visible(tree: Trie, device: torch.device) -> Visible:
-    """The attention data of a tree for `device`."""
-    ends_T = torch.from_numpy(tree.ends_T).to(device)
+    """The attention data of a tree for `device`. On a GPU the last block of tokens is filled with some that see only themselves."""
+    ends_T = torch.from_numpy(np.concatenate([tree.ends_T, np.arange(len(tree.ends_T), filled(tree, device)) + 1])).to(device)
     queries_M = np.unique(np.concatenate(tree.before_scored))
     seen = functools.partial(Visible, ends_T, torch.from_numpy(queries_M).to(device))
     if device.type == "cpu":
@@ -276,19 +276,24 @@ def visible(tree: Trie, device: torch.device) -> Visible:
     return seen((), (), block_mask(ends_T))
 
 
+def filled(tree: Trie, device: torch.device) -> int:
+    """The number of tokens that a tree has on `device`: whole blocks of FlexAttention on a GPU."""
+    count = len(tree.ends_T)
+    return count if device.type == "cpu" else -(-count // FLEX_BLOCK) * FLEX_BLOCK
+
+
 def block_mask(ends_T: Tensor) -> Any:
-    """FlexAttention's mask of a tree, computed from the smallest and the largest `end` in each block. No mask of tokens by tokens
-    is created. It has whole blocks: tokens that fill the last one see only themselves."""
+    """FlexAttention's mask of a tree of whole blocks, computed from the smallest and the largest `end` in each block. No mask of
+    tokens by tokens is created."""
     from torch.nn.attention.flex_attention import BlockMask
 
     count, device = len(ends_T), ends_T.device
-    blocks = -(-count // FLEX_BLOCK)
-    ends_T = torch.cat([ends_T, torch.arange(count, blocks * FLEX_BLOCK, device=device) + 1])
-    padded, count = ends_T.view(blocks, FLEX_BLOCK), blocks * FLEX_BLOCK
+    blocks = count // FLEX_BLOCK
+    ends_BK = ends_T.view(blocks, FLEX_BLOCK)
     first = torch.arange(blocks, device=device) * FLEX_BLOCK
     before = first[None, :] < first[:, None]  # [query block, key block]
-    whole = before & (padded.amin(1)[None, :] >= (first + FLEX_BLOCK)[:, None])
-    some = (before | (first[None, :] == first[:, None])) & (padded.amax(1)[None, :] > first[:, None]) & ~whole
+    whole = before & (ends_BK.amin(1)[None, :] >= (first + FLEX_BLOCK)[:, None])
+    some = (before | (first[None, :] == first[:, None])) & (ends_BK.amax(1)[None, :] > first[:, None]) & ~whole
     counts, indices = zip(*(_listed(relation) for relation in (some, whole)), strict=True)
     lists = counts[0], indices[0], counts[1], indices[1]
     return BlockMask.from_kv_blocks(*lists, BLOCK_SIZE=FLEX_BLOCK, mask_mod=ancestors(ends_T), seq_lengths=(count, count))

@@ -25,7 +25,7 @@ from torch import Tensor
 from clawctl.run.allowed_tokens import Allowed
 from clawctl.run.rows import PromptImage
 from clawctl.train.sample import Batch, Sample
-from clawctl.trainers.local.attention import FLEX_BLOCK, Visible, visible
+from clawctl.trainers.local.attention import Visible, filled, visible
 from clawctl.trainers.local.trees import Branch, Ints, Packing, build_trie, pack, sort_branches
 from clawctl.vision.reader import ImageReader, Picture
 from clawctl.vision.tower import ImageSpan, ShownImages, features_of, inputs_of, join, mrope_positions
@@ -136,9 +136,7 @@ def share(groups: list[list[int]], rank: int, world: int) -> list[list[int]]:
 
 def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     tree = build_trie(branches)
-    filling = (
-        0 if device.type == "cpu" else -len(tree.ids_T) % FLEX_BLOCK
-    )  # tokens that see only themselves, and that nothing reads
+    filling = filled(tree, device) - len(tree.ids_T)  # tokens that nothing reads
     ids, positions = (torch.nn.functional.pad(torch.from_numpy(row)[None], (0, filling)) for row in (tree.ids_T, tree.positions_T))
     scored = _scored(branches, tree.before_scored, device)
     own = [torch.from_numpy(places).to(device) for places in tree.own_positions]

@@ -90,13 +90,14 @@ def test_flex_attention_with_the_cuda_mask_equals_the_blocks(monkeypatch: pytest
     tree = build_trie([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
     seen, count = visible(tree, CPU), len(tree.ids_T)
     query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
-    mask = block_mask(seen.ends_T)
+    ends_T = torch.cat([seen.ends_T, torch.arange(count, attention.filled(tree, torch.device("meta"))) + 1])
+    mask = block_mask(ends_T)
     reference = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
     assert torch.equal(mask.to_dense(), reference.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
     monkeypatch.setattr(attention, "_compiled", attention._attend_by_blocks)  # compiled for CUDA only
-    filled = (torch.nn.functional.pad(tensor, (0, 0, 0, -count % FLEX_BLOCK)) for tensor in (query, key, value))
-    by_flex = attention._attend_by_mask(*filled, mask, 0.25)[:, :, :count]
+    operands = (torch.nn.functional.pad(tensor, (0, 0, 0, -count % FLEX_BLOCK)) for tensor in (query, key, value))
+    by_flex = attention._attend_by_mask(*operands, mask, 0.25)[:, :, :count]
     torch.testing.assert_close(
         attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25, torch.float32), by_flex[0].transpose(0, 1)
     )

@@ -21,6 +21,7 @@ SHORTEST = 8  # characters; no secret is shorter, including its name
 _DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
 _PIECE = 8 << 10  # characters searched at once
 _OVERLAP = 1536  # characters that two pieces share; longer than the context that any rule needs
+_INSTRUCTING = ("system", "developer")  # roles of messages that ask and answer nothing
 _DECODED_DEPTH = 2  # base64 within base64
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
@@ -200,6 +201,8 @@ class TextSearch:
 
         def answer(text: str) -> str:
             nonlocal question
+            if message.get("role") in _INSTRUCTING:
+                return text
             found = self._answers(question, text[:_ANSWER]) if question else []
             question = self._question(text.strip()[-QUESTION:]) if text.strip() else question
             return hidden(text[:_ANSWER], found) + text[_ANSWER:] if found else text

@@ -38,6 +38,8 @@ class Wanted(Flag):
 
 _SENTENCE = regex(r"[.!?][\"'”»)*_`]{0,2}(?=\s+\S)|[。！？\n](?=\s*\S)")
 _WORDING: dict[str, str] = table("questions.txt")
+_MARKUP = regex(r"</?[A-Za-z][^<>\n]{0,80}>|\]\([^()\n]{1,200}\)")
+_NO_PROSE = ("-", "*", "#", "|", "<", ">", "{", "[", "`", "+", "$", "=")
 _SPACELESS = "\u2e80"  # scripts without spaces begin here
 _ASKS_FOR = {
     kind: regex(
@@ -74,7 +76,7 @@ _DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
 _MEASURE = regex(
     r"(?i)\d{1,5}(?:st|nd|rd|th|er|ème|[ap]\.?m|h|uhr|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
 )
-_NUMBERED = regex(r"(?i)[a-z]{3,9}-?\d{1,2}")  # `page12`
+_NUMBERED = regex(r"(?i)[a-z]{3,9}[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
 _QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
 _GROUPS = regex(
@@ -164,7 +166,14 @@ def _is_code(text: str, match: re.Match[str], words: int) -> bool:
 
 def _is_typed(bare: str, wanted: Wanted) -> bool:
     """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
-    if len(bare) < 5 or ("@" in bare[1:-1] and "." in bare) or "://" in bare or bare.startswith(("/", "~", "-", "|")):
+    if (
+        len(bare) < 5
+        or "<" in bare
+        or ">" in bare
+        or ("@" in bare[1:-1] and "." in bare)
+        or "://" in bare
+        or bare.startswith(("/", "~", "-", "|"))
+    ):
         return False
     if is_stand_in(bare) or _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
         return False
@@ -173,9 +182,9 @@ def _is_typed(bare: str, wanted: Wanted) -> bool:
         return bare.isascii() or bare.isalnum() or is_password(bare)
     if _SIGNED.fullmatch(bare):
         return bool(wanted & (Wanted.TEXT | Wanted.KEY))
-    if _JOINED.fullmatch(bare):
+    if _JOINED.fullmatch(bare) and not ("_" in bare and bare.isupper()):
         return bool(wanted & (Wanted.TEXT | Wanted.KEY)) and re.split("[-_.]", bare.lower())[0] not in NAMING
-    return is_stronger_password(bare) or is_strong_key(bare)
+    return is_stronger_password(bare) if wanted & Wanted.TEXT else is_strong_key(bare)
 
 
 def _is_chosen(value: str, wanted: Wanted) -> bool:
@@ -260,13 +269,16 @@ def _of(sentence: str) -> Wanted:
 
 
 def _sentences(text: str) -> tuple[str, list[str]]:
-    """The last question of the last three sentences, or the last sentence, and the others."""
-    text = text[-600:].rstrip(" \n*_`\"'»”")
+    """The last question of the last three sentences, or the last sentence, and the others. They are in the last line, or in the last
+    two if these are prose."""
+    lines = [line.strip() for line in _MARKUP.sub(" ", text[-600:]).split("\n") if line.strip(" \n*_`\"'»”")]
+    prose = len(lines) > 1 and not any(line.startswith(_NO_PROSE) for line in lines[-2:])
+    text = "\n".join(lines[-2:]) if prose else (lines or [""])[-1]
     starts = [0, *(match.end() for match in _SENTENCE.finditer(text))][-3:]
     sentences = [text[start:stop].strip() for start, stop in zip(starts, [*starts[1:], None], strict=True)]
     questions = [sentence for sentence in sentences if "?" in sentence[-3:] or "？" in sentence[-3:]]
     last = (questions or sentences)[-1]
-    return last.rstrip(" .!?:？。："), [sentence for sentence in sentences if sentence != last]
+    return last.rstrip(" .!?:？。：\"'*_`»”"), [sentence for sentence in sentences if sentence != last]
 
 
 def _names_another_thing(text: str) -> bool:

@@ -6,10 +6,12 @@ After such a question everything in the answer that looks like a secret is one, 
 A single ordinary word is one only if it is the whole answer, or is joined to what was asked for (`the word is harpsichord`).
 """
 
+import functools
 import re
 from collections.abc import Iterator
 from enum import Flag, auto
 from itertools import pairwise
+from operator import or_
 
 from clawctl.extensions.secrets.lexicon import ANCHORED, TOKEN, Meaning, meaning_of, plain, words_within
 from clawctl.extensions.secrets.names import name_positions
@@ -55,7 +57,7 @@ _NAMES_A_FIELD = regex(
 )
 _YES_OR_NO = regex(r"(?i)[\"'¿ ]*(?:should|shall|do|does|did|is|are|was|were|has|have|want|can|could|would|hast|haben|ist|sind|soll|kannst|können|est-ce|avez|as-tu|tienes|has|ha|hai|tem|você)\b")  # fmt: skip
 _PRONOUN = regex(r"(?i)\b(?:it|that|them|one|those|both)\b")
-_MOST_WORDS_AFTER, _MOST_WORDS, _MOST_LETTERS_AFTER = 12, 5, 24
+_MOST_WORDS_AFTER, _MOST_WORDS = 12, 5
 _MOST_READ = 1000  # characters of an answer; what is longer is pasted, and read by the other rules alone
 _SHORTEST_WORD = 6
 _TELLING = frozenset(("says", "say", "said", "o", "el", "to", "die", "il", "le", "de"))
@@ -64,6 +66,7 @@ _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
 _OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
+_ORDINARY = _STOP | NAMING | _REPLIES
 _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
 _CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
 
@@ -76,6 +79,7 @@ _DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
 _MEASURE = regex(
     r"(?i)\d{1,5}(?:st|nd|rd|th|er|ème|[ap]\.?m|h|uhr|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
 )
+_ADDRESS = regex(r"[/~|-]|\S*(?:[<>]|://)|\S+@\S*\.\S")  # or markup, or a path
 _NUMBERED = regex(r"(?i)[a-z]{3,9}[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
 _QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
@@ -138,14 +142,14 @@ def _candidates(wanted: Wanted, text: str, words: int) -> Iterator[tuple[int, in
             if meaning_of(word[0]) & Meaning.PASSWORD and _is_labelled(text, word.end(), following):
                 yield following.span()
         for match in (*_TOLD.finditer(text), *_AT_THE_END.finditer(text.rstrip())):
-            if plain(match["value"]) not in _STOP and match["value"].lower() not in NAMING | _REPLIES:
+            if _ORDINARY.isdisjoint((plain(match["value"]), match["value"].lower())):
                 yield match.span("value")
 
 
 def _is_labelled(text: str, end: int, word: re.Match[str]) -> bool:
     """Whether a word directly follows the word for a password, and ends a part of the sentence: `hasło wiewiórka`."""
-    ordinary = plain(word[0]) in _STOP | NAMING | _REPLIES or len(word[0]) < _SHORTEST_WORD
-    return text[end : word.start()] in (" ", ": ") and not ordinary and _ENDS_PART.match(text, word.end()) is not None
+    direct = text[end : word.start()] in (" ", ": ") and _ENDS_PART.match(text, word.end()) is not None
+    return direct and len(word[0]) >= _SHORTEST_WORD and plain(word[0]) not in _ORDINARY
 
 
 def _is_code(text: str, match: re.Match[str], words: int) -> bool:
@@ -166,16 +170,9 @@ def _is_code(text: str, match: re.Match[str], words: int) -> bool:
 
 def _is_typed(bare: str, wanted: Wanted) -> bool:
     """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
-    if (
-        len(bare) < 5
-        or "<" in bare
-        or ">" in bare
-        or ("@" in bare[1:-1] and "." in bare)
-        or "://" in bare
-        or bare.startswith(("/", "~", "-", "|"))
-    ):
+    if len(bare) < 5 or _ADDRESS.match(bare) or is_stand_in(bare):
         return False
-    if is_stand_in(bare) or _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
+    if _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
         return False
     letters, digits = any(map(str.isalpha, bare)), sum(map(str.isdigit, bare))
     if letters and digits:
@@ -228,15 +225,10 @@ def _wanted(text: str) -> Wanted:
         return Wanted.NOTHING
     if wanted := _of(last) | _may_be_of(last):
         return wanted
-    short = (
-        len(last.split()) <= _MOST_WORDS_AFTER or bool(_PRONOUN.search(last)) if " " in last else len(last) <= _MOST_LETTERS_AFTER
-    )
-    if not short or _names_another_thing(last):
+    words = len(last.split()) if " " in last else len(last) / 2
+    if (words > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
         return Wanted.NOTHING
-    for sentence in others:
-        if not _NAMES_A_FIELD.search(sentence):
-            wanted |= _of(sentence)
-    return wanted
+    return functools.reduce(or_, (_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence)), wanted)
 
 
 def _may_be_of(question: str) -> Wanted:

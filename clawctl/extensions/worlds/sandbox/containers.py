@@ -102,9 +102,11 @@ class Container:
         name = f"clawctl-{os.getpid()}-{uuid4().hex[:12]}"
         with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
             command = [*_program(self.name), "run", "--rm", "-i", "--name", name, *self._arguments(plan, Path(folder), image)]
+            # podman leaves a file `oom` in its working folder if the container runs out of memory.
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True, env=environment_of_program(named=_VARIABLES)
-            )
+                *command, stdin=-1, stdout=-1, stderr=-1, start_new_session=True, cwd=folder,
+                env=environment_of_program(named=_VARIABLES),
+            )  # fmt: skip
             try:
                 yield Started(process)
             finally:

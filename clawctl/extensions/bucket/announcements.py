@@ -14,6 +14,7 @@ from uuid import uuid4
 import orjson
 
 from clawctl.extensions.bucket.objects import Objects
+from clawctl.run.names import Damaged, named
 from clawctl.run.storage import StorageUnreachable
 
 OBJECT: Final = "changed"
@@ -80,7 +81,10 @@ def _journal(content: bytes | None) -> dict[str, Any]:
     """The object's content. An unreadable one, or that of an earlier clawctl, is replaced by an empty journal of another name."""
     try:
         journal: dict[str, Any] = orjson.loads(content or b"")
-        str(journal["journal"]), int(journal["count"]), dict(journal["last"])
-    except (ValueError, TypeError, LookupError):
+        str(journal["journal"]), int(journal["count"])
+        for name, _ in journal["last"]:
+            for part in name.split("/"):
+                named(part)
+    except (ValueError, TypeError, LookupError, AttributeError, Damaged):
         return {"journal": uuid4().hex, "count": 0, "last": []}
     return journal

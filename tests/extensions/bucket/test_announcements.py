@@ -123,10 +123,18 @@ def missed_too_much(objects: Objects, due: Path) -> None:
     changes.announce(lambda _: None)
 
 
+def names_that_are_none(objects: Objects, _: Path) -> None:
+    stored = objects.read(OBJECT)
+    journal = orjson.loads(stored[0]) if stored else {"journal": "j", "count": 0, "last": []}
+    journal["last"] += [["run/../../x", None], [5, None], ["run/eval//x", 7]]
+    objects.put(OBJECT, orjson.dumps(journal | {"count": journal["count"] + 3}))
+
+
 @pytest.mark.parametrize(
     "harm",
     [
         missed_too_much,
+        names_that_are_none,
         lambda objects, _: objects.put(OBJECT, b"\x00 sixteen bytes of an earlier clawctl"),
         lambda objects, _: objects.put(OBJECT, orjson.dumps({"journal": "another", "count": 1, "last": [["run/x", None]]})),
         lambda objects, _: objects.put(OBJECT, b"[]"),

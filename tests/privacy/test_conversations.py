@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.config import Recipe
+from clawctl.config import PrivacyConfig, Recipe
 from clawctl.privacy.prompt_ids import occurrences
 from clawctl.privacy.redaction import Redactor
 from scripts.benchmarks.conversations import ASKED, NOT_SECRET, rows
@@ -116,6 +116,22 @@ def test_the_benchmark_of_conversations_keeps_its_bars() -> None:
     assert (measured["turns"] or 0) >= 40
     assert (measured["kept_share"] or 0) < 0.2
     assert (measured["hidden_share"] or 0) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (
+            "How does the API key rotation work here?",
+            "It uses HMAC-SHA256 in utils2.py and Python3.11; see auth_v2.py and test_keys_2.",
+        ),
+        ("Where is the access token refreshed?", "In client/session.py by refresh_token2(), every 3600 s, with OAuth2 and utf8."),
+        ("What is the password hash algorithm?", "argon2id, since Django4, and sha256sum before"),
+    ],
+)
+def test_an_explanation_of_code_tells_no_secret(question: str, answer: str) -> None:
+    said = users(question, answer)
+    assert Redactor(PrivacyConfig().redact).messages(said) == said
 
 
 def test_only_what_is_new_in_a_conversation_is_decoded() -> None:

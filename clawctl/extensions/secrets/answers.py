@@ -19,6 +19,7 @@ from clawctl.extensions.secrets.tables import table
 from clawctl.extensions.secrets.text import Span, make_text, regex
 from clawctl.extensions.secrets.values import (
     NAMING,
+    TECHNICAL,
     is_passphrase,
     is_password,
     is_stand_in,
@@ -79,7 +80,8 @@ _DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
 _MEASURE = regex(
     r"(?i)\d{1,5}(?:st|nd|rd|th|er|ème|[ap]\.?m|h|uhr|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
 )
-_ADDRESS = regex(r"[/~|-]|\S*(?:[<>]|://)|\S+@\S*\.\S")  # or markup, or a path
+# An address, markup, a path, code, or the name of a file
+_ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.[a-z]\w{0,4}$|[a-z]+\d*(?:_[a-z]+\d*)+$")
 _NUMBERED = regex(r"(?i)[a-z]{3,9}[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
 _QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
@@ -170,7 +172,7 @@ def _is_code(text: str, match: re.Match[str], words: int) -> bool:
 
 def _is_typed(bare: str, wanted: Wanted) -> bool:
     """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
-    if len(bare) < 5 or _ADDRESS.match(bare) or is_stand_in(bare):
+    if len(bare) < 5 or _ADDRESS.match(bare) or is_stand_in(bare) or (bare[0].isalpha() and TECHNICAL.match(bare)):
         return False
     if _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
         return False

@@ -58,8 +58,8 @@ class Finder(Protocol):
         value: {"name": "DB_PASSWORD", "value": "…"}."""
         return False
 
-    def asks(self, text: str) -> bool:
-        """Whether a text names a secret, so that the next message may be one: `Please enter your PIN.`"""
+    def asks(self, text: str, role: str) -> bool:
+        """Whether a message of this role asks for a secret, so that the next one may be it: `Please enter your PIN.`"""
         return False
 
     def find_answer(self, question: str, text: str) -> Iterable[Secret]:

@@ -29,7 +29,7 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.privacy.finders import DEFAULT, Kind, Secret
 from clawctl.privacy.memory import MOST_VALUES, Memories, Memory
 from clawctl.privacy.prompt_ids import DecodedIds, Finding, Range, findings, hide, occurrences, strings_of
-from clawctl.privacy.search import AROUND, CONTENTS, QUESTION, SHORTEST, TextSearch, no_pause
+from clawctl.privacy.search import AROUND, CONTENTS, QUESTION, SHORTEST, Said, TextSearch, no_pause
 from clawctl.privacy.static_text import SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.run.rows import Exchange, Message, Turn
 
@@ -59,7 +59,7 @@ class _Reading:
     memory: Memory
     hits: dict[str, Counter[str]] = field(default_factory=dict)  # by place: the rules that found something
     accepted: set[str] = field(default_factory=set)  # values in static texts that are certainly no secrets
-    before: str = ""  # the end of what was said last
+    before: Said = ("", "")  # the role of whoever said something last, and the end of it
     secrets: set[str] = field(default_factory=set)  # those of earlier messages, which later ones may repeat
     digest: bytes = b""  # of `secrets`
 
@@ -180,7 +180,8 @@ class Redactor(TextSearch):
             values = [found.value for found in findings(message, clean) or () if len(found.value) >= _SHORTEST_REPEATED]
             reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
             reading.digest = sha256(reading.digest + orjson.dumps(values)).digest()
-        reading.before = last_words(message) or reading.before
+        if words := last_words(message):
+            reading.before = str(message.get("role")), words
         return clean
 
     def _redact_static(self, value: Any, part: str, tools: Any, reading: _Reading) -> Any:
@@ -212,15 +213,15 @@ class Redactor(TextSearch):
 
     def _remembered(self, value: Any, memory: Memory, follows: _Reading | None = None) -> tuple[Any, Counter[str]]:
         """Redact `value`, from memory if the key sent it before, after the same words, and return the rules that matched."""
-        before, secrets = (follows.before, follows.digest) if follows else ("", b"")
+        before, secrets = (follows.before, follows.digest) if follows else (("", ""), b"")
         text = orjson.dumps((value, before), option=orjson.OPT_NON_STR_KEYS)
         digest = sha256(secrets + text).digest()  # faster than BLAKE2 in hardware
         if (known := memory.get(digest)) is not None:
             return (value if known[0] is None else known[0]), known[1]
         outer, self._thread.rules = self._thread.rules, Counter()
         clean = self.value(value)
-        if before or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
-            clean = self._answered(clean, self._question(before))
+        if before[1] or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
+            clean = self._answered(clean, before)
         rules, self._thread.rules = self._thread.rules, outer
         if follows and (repeated := _without_values(clean, follows.secrets)) != clean:
             clean = repeated

@@ -18,9 +18,11 @@ from clawctl.privacy.static_text import PUNCTUATION, StaticText
 from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
 
 SHORTEST = 8  # characters; no secret is shorter, including its name
+Said = tuple[str, str]  # a role and what it said
 _DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
 _PIECE = 8 << 10  # characters searched at once
 _OVERLAP = 1536  # characters that two pieces share; longer than the context that any rule needs
+_LONGEST = {"assistant": 200, "tool": 80}  # characters; what is longer explains or reports, and tells no secret
 _INSTRUCTING = ("system", "developer")  # roles of messages that ask and answer nothing
 _DECODED_DEPTH = 2  # base64 within base64
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
@@ -194,23 +196,25 @@ class TextSearch:
                 if first is not None:
                     yield Secret(part.start, part.end, first.kind, first.rule)
 
-    def _answered(self, message: Any, question: str) -> Any:
+    def _answered(self, message: Any, before: Said) -> Any:
         """Redact what answers a question for a secret, such as `4829` after `Please enter your PIN.`, or beside an image."""
-        if not isinstance(message, dict):
+        if not isinstance(message, dict) or message.get("role") in _INSTRUCTING:
             return message
+        role = message.get("role")
+        # What an agent says before it calls a tool is seldom a question, and a tool seldom asks a person.
+        question = self._question(before[1], before[0] if role != "tool" else "user")
 
         def answer(text: str) -> str:
             nonlocal question
-            if message.get("role") in _INSTRUCTING:
-                return text
-            found = self._answers(question, text[:_ANSWER]) if question else []
+            reads = question and len(text) <= _LONGEST.get(role, len(text))
+            found = self._answers(question, text[:_ANSWER]) if reads else []
             question = self._question(text.strip()[-QUESTION:]) if text.strip() else question
             return hidden(text[:_ANSWER], found) + text[_ANSWER:] if found else text
 
         return {key: _in_texts(inner, answer) if key in CONTENTS else inner for key, inner in message.items()}
 
-    def _question(self, text: str) -> str:
-        return text if text and any(finder.asks(text) for finder in self._finders) else ""
+    def _question(self, text: str, role: str = "") -> str:
+        return text if text and any(finder.asks(text, role) for finder in self._finders) else ""
 
     def _answers(self, question: str, text: str) -> list[Secret]:
         """Return the secrets in what follows a question."""

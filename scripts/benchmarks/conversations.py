@@ -36,8 +36,8 @@ def _told() -> list[tuple[Said, str | None]]:
 
 
 def strangers() -> list[tuple[Said, str | None]]:
-    """Conversations by four authors who had not read the rules. The rules were changed after each author's first run, which
-    NOTES.md records: those are the unbiased figures."""
+    """Conversations by five authors who had not read the rules; the fifth asks about code, or for secrets that an assistant keeps.
+    The rules were changed after each author's first run, which NOTES.md records: those are the unbiased figures."""
     lines = (Path(__file__).parent / "conversations_strangers.jsonl").read_text().splitlines()
     return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
 

@@ -57,6 +57,41 @@ def test_an_ordinary_answer_stays(question: str, answer: str) -> None:
     assert Redactor(ALWAYS).messages(said) == said
 
 
+@pytest.mark.parametrize(
+    ("role", "text", "answer"),
+    [
+        ("user", "help me with my code", "In `parser.py`, line 1204, replace `buffer[4096]` with `buffer[8192]`."),
+        ("user", "can you review the token counter?", "It counts 5050 and prints 120000."),
+        ("user", "Which algorithm should I use to store passwords?", "argon2id-2015, with 19 MiB of memory. " * 6),
+        ("assistant", "Let me look at the code.", "PORT = 8080\nreturn seed * 1024 + 31337"),
+        ("assistant", "I need to see the key handling in auth.py.", "commit 9f8e7d6c5b4a\n 3 files changed, 1204 insertions(+)"),
+        ("assistant", "Now I update the password check.", "The sum is 5050, seed 31337."),
+    ],
+)
+def test_what_is_said_and_read_while_an_agent_works_on_code_is_no_answer(role: str, text: str, answer: str) -> None:
+    said = [{"role": role, "content": text}, {"role": "assistant" if role == "user" else "tool", "content": answer}]
+    assert Redactor(ALWAYS).messages(said) == said
+
+
+@pytest.mark.parametrize("text", ["I changed the code.", "Can you paste the code of the function?", "The code compiles."])
+def test_code_that_a_person_is_asked_for_is_no_secret(text: str) -> None:
+    said = [{"role": "assistant", "content": text}, {"role": "user", "content": "yes, with seed 48213"}]
+    assert Redactor(ALWAYS).messages(said) == said
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "answer"),
+    [
+        ("user", "what's my garage code again?", "It is 4829."),
+        ("user", "Wie war nochmal das WLAN-Passwort?", "Kirschkern-77"),
+        ("assistant", "Please enter your PIN.", "4829"),
+    ],
+)
+def test_an_assistant_that_is_asked_and_a_tool_that_asks_a_person_tell_secrets(role: str, text: str, answer: str) -> None:
+    said = [{"role": role, "content": text}, {"role": "assistant" if role == "user" else "tool", "content": answer}]
+    assert "[redacted:" in Redactor(ALWAYS).messages(said)[1]["content"]
+
+
 def test_a_secret_beside_an_image_is_found() -> None:
     content = [
         {"type": "text", "text": "my PIN is"},

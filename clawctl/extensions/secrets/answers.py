@@ -66,6 +66,8 @@ _SHORTEST_CODE = 6  # more digits are no count, whatever follows
 _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
 _OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
+_RECALLS = regex("(?i)" + _WORDING["RECALLS"].strip().replace("\n", "|"))
+_PROGRAMS = regex(_WORDING["PROGRAMS"].strip())
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ORDINARY = _STOP | NAMING | _REPLIES
 _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
@@ -101,9 +103,11 @@ _TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W
 _AROUND = ".,;:!?()[]<>{}\"'`*“”„«»‘’「」…"
 
 
-def asks(text: str) -> bool:
-    """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`)."""
-    return bool(_wanted(text))
+def asks(text: str, by_person: bool = False) -> bool:
+    """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`). What a person
+    writes is one only if it asks for a secret to be told (`What was my PIN?`); other requests are about code, keys and passwords.
+    """
+    return bool(_wanted(text)) and (not by_person or _recalls(_sentences(text)[0]))
 
 
 def in_answer(question: str, text: str) -> Iterator[Span]:
@@ -233,12 +237,19 @@ def _wanted(text: str) -> Wanted:
     return functools.reduce(or_, (_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence)), wanted)
 
 
+def _recalls(question: str) -> bool:
+    """Whether it asks for something that the other side knows."""
+    return bool(_of(question)) and _RECALLS.search(question) is not None
+
+
 def _may_be_of(question: str) -> Wanted:
     """What a question names with words that have other meanings as well: a code, the door."""
     meanings = [meaning_of(word) for word in TOKEN.findall(question.lower())]
     opens = [meaning & Meaning.LOCK for meaning in meanings] if _meaning(question) & (Meaning.OPENS | Meaning.KEYS) else []
     if any(opens) and not _of_another_thing(question):
         return Wanted.DIGITS
+    if _PROGRAMS.search(question) and not any(meaning & (Meaning.LOCK | Meaning.OWNER) for meaning in meanings):
+        return Wanted.NOTHING
     beside = [0, *meanings, 0]
     for before, meaning, after in zip(beside, meanings, beside[2:], strict=False):  # `error code`, `code of the page`
         if meaning & Meaning.WEAK and not (meaning | before | after) & _ANOTHER_THING:

@@ -37,8 +37,8 @@ class RuleFinder(Finder):
             name = "password"
         return is_secret_under(name, value, quoted=True) or is_login(name, value) or is_code_under(name, value)
 
-    def asks(self, text: str) -> bool:
-        return asks(text)
+    def asks(self, text: str, role: str) -> bool:
+        return asks(text, by_person=role == "user")
 
     def find_answer(self, question: str, text: str) -> Iterator[Secret]:
         for span in in_answer(question, text):

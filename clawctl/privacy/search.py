@@ -206,7 +206,7 @@ class TextSearch:
 
         def answer(text: str) -> str:
             nonlocal question
-            reads = question and len(text) <= _LONGEST.get(role, len(text))
+            reads = question and len(text) <= _LONGEST.get(str(role), len(text))
             found = self._answers(question, text[:_ANSWER]) if reads else []
             question = self._question(text.strip()[-QUESTION:]) if text.strip() else question
             return hidden(text[:_ANSWER], found) + text[_ANSWER:] if found else text

@@ -46,9 +46,7 @@ def _check(stage: str, root: Path, key: str, value: Any, is_named: bool) -> None
     runs_it = stage in (key.split(".")[0], "up", *_ALSO_RUN_BY.get(key, ()))
     if runs_it and isinstance(value, str) and _path(key, value).is_relative_to(root):
         raise ClawError(
-            f"{key} names {value}, which is inside the run directory",
-            "move the code out of it, because others may write there",
-            2,
+            f"{key} names {value}, which is inside the run directory", "move the code out of it, because others may write there", 2
         )
     mark = hashlib.sha256(orjson.dumps([str(root), key, value])).hexdigest()
     if is_named:

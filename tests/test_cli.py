@@ -182,10 +182,7 @@ def test_an_error_about_a_wrong_option_names_the_command_line_and_not_the_recipe
         (["--port", "99999"], "serve.port: input should be less than or equal to 65535, not 99999"),
         (["--log-level", "loud"], "there is no log level 'loud'"),
         (["--engine-args", "--dtype 'float32"], "--engine-args cannot be read: no closing quotation"),
-        (
-            ["--upstream", "127.0.0.1:8000"],
-            "serve.upstream.url: expected a URL such as http://127.0.0.1:8000/v1, not",
-        ),
+        (["--upstream", "127.0.0.1:8000"], "serve.upstream.url: expected a URL such as http://127.0.0.1:8000/v1, not"),
     ],
 )
 def test_a_port_or_log_level_that_cannot_be_is_refused_before_anything_is_made(

@@ -116,10 +116,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
         (["train", "--learning-rate", "1"], "has no option --learning-rate"),
         (["train", "--metod", "opd"], "did you mean --method?"),
         (["collect", "--port", "1"], "set serve.port in the recipe"),
-        (
-            ["recipe", "check", "key.yaml"],
-            "docs/reference/recipes.md lists the keys; did you mean train.method?",
-        ),
+        (["recipe", "check", "key.yaml"], "docs/reference/recipes.md lists the keys; did you mean train.method?"),
         (["recipe", "check", "other.yaml"], "there is no key training"),
         (["recipe", "convert", "other.yaml"], "No such command 'convert'"),
     ],

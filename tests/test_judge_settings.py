@@ -54,10 +54,7 @@ def test_hints_apart_from_the_verdict_may_have_an_endpoint_beside_a_reward_model
         ({"model": "m"}, "by needs a kind: endpoint, prm, custom_rm"),
         ("prm", "by needs a kind"),
         ({"kind": "prm"}, "by.model is missing"),
-        (
-            {"kind": "custom_rm", "path": "a.py:rm", "votes": 3},
-            "by.votes is not a setting of the judge `custom_rm`",
-        ),
+        ({"kind": "custom_rm", "path": "a.py:rm", "votes": 3}, "by.votes is not a setting of the judge `custom_rm`"),
     ],
 )
 def test_a_wrong_group_is_refused_with_the_reason(by: Any, problem: str) -> None:

@@ -62,21 +62,9 @@ def test_reward_models_as_other_systems_write_them_are_loaded(tmp_path: Path, co
 @pytest.mark.parametrize(
     ("code", "option", "parameters", "problem", "cure"),
     [
-        (
-            "def generate(args, sample, sampling_params): ...",
-            "--generate",
-            GENERATE,
-            "takes",
-            "def generate(messages, tools",
-        ),
+        ("def generate(args, sample, sampling_params): ...", "--generate", GENERATE, "takes", "def generate(messages, tools"),
         ("async def generate(messages, tools, config): ...", "--generate", GENERATE, "async", "def generate(messages"),
-        (
-            "def generate_rollout(args, rollout_id, data_buffer, evaluation=False): ...",
-            "play",
-            ROLLOUT,
-            "takes",
-            "episode",
-        ),
+        ("def generate_rollout(args, rollout_id, data_buffer, evaluation=False): ...", "play", ROLLOUT, "takes", "episode"),
         ("def other(): ...\ndef another(): ...", "train.custom_loss", LOSS, "has none of compute_loss", ":NAME"),
     ],
 )

@@ -19,8 +19,7 @@ def add_key(
     ] = None,
     teaches_shared: TeachesShared = False,
     names_users: Annotated[
-        bool,
-        typer.Option("--names-users", help="Its requests may count as those of another key, with policies.per: user."),
+        bool, typer.Option("--names-users", help="Its requests may count as those of another key, with policies.per: user.")
     ] = False,
     run: RunOption = DEFAULT_RUN,
 ) -> None:

@@ -39,8 +39,7 @@ def play(
     worker: Worker = False,
     server: Server = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", help="Set up and grade the tasks of a folder, file or package (ROLLOUT). Play none."),
+        bool, typer.Option("--check", help="Set up and grade the tasks of a folder, file or package (ROLLOUT). Play none.")
     ] = False,
     as_json: AsJson = False,
     log_level: LogLevel = "info",

@@ -17,14 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 
-from clawctl.collect.canonical import (
-    CanonicalRequest,
-    continued_paths,
-    handles,
-    last_user_lines,
-    read_answer,
-    read_conversation,
-)
+from clawctl.collect.canonical import CanonicalRequest, continued_paths, handles, last_user_lines, read_answer, read_conversation
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
 from clawctl.collect.parents import ParentIndex
 from clawctl.collect.plain_completions import beginnings

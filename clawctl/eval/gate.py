@@ -123,11 +123,7 @@ def is_below(value: float, reference: float, allowed: float) -> bool:
 
 
 def decide(
-    candidate: Scores,
-    live: Scores | None,
-    rows: Sequence[GateLimit],
-    against: int | None = None,
-    anchors: Sequence[Anchor] = (),
+    candidate: Scores, live: Scores | None, rows: Sequence[GateLimit], against: int | None = None, anchors: Sequence[Anchor] = ()
 ) -> Decision:
     """Promote unless a mean fell by more than its row allows, compared with the live version or an anchor.
 

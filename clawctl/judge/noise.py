@@ -26,10 +26,7 @@ _PACKED = re.compile(
     r"(?=[A-Za-z0-9+/_-]*\d)(?=[A-Za-z0-9+/_-]*[A-Z])(?=[A-Za-z0-9+/_-]*[a-z])[A-Za-z0-9+/_-]{20,}={0,2}|[A-Za-z0-9+/]{8,}={1,2}(?!\w)"
 )
 _WORD = re.compile(r"[^\W\d]+(?:_\d+)?", re.UNICODE)
-_LOOK_ALIKE = str.maketrans(
-    "асеорхуіѕјһԁαεορινυτκ",
-    "aceopxyisjhdaeopivutk",
-)
+_LOOK_ALIKE = str.maketrans("асеорхуіѕјһԁαεορινυτκ", "aceopxyisjhdaeopivutk")
 _ROT13 = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
 _OPENS, _CLOSES = "<[{(\uff1c\u27e6\u300a\u3010%=#|*@:\u2039\u00ab-", ">]})\uff1e\u27e7\u300b\u3011%=#|*@:\u203a\u00bb-"
 _TAG = re.compile(rf"[{re.escape(_OPENS)}]{{1,4}}[^\s\w]{{0,3}}([\w ]{{1,40}}?)[^\s\w]{{0,3}}[{re.escape(_CLOSES)}]{{1,4}}")

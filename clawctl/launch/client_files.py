@@ -107,12 +107,7 @@ def configure(client: ClientEntry, program: str, home: Path | None = None) -> Pa
 
 def _set_up(client: ClientEntry, program: str, home: Path | None) -> None:
     done = subprocess.run(
-        [program, *client["setup"]],
-        capture_output=True,
-        text=True,
-        timeout=VERSION_S,
-        check=False,
-        env=surroundings(client, home),
+        [program, *client["setup"]], capture_output=True, text=True, timeout=VERSION_S, check=False, env=surroundings(client, home)
     )
     if done.returncode != 0:
         raise ClawError(f"{client['title']} refuses its configuration: {end_of(done.stderr + done.stdout)}", "update it", 1)

@@ -182,13 +182,7 @@ def connect(run: RunDir, recipe: Recipe, name: str, options: ConnectOptions) -> 
 
 
 def _write(
-    run: RunDir,
-    endpoint: Endpoint,
-    template: ClientEntry,
-    values: dict[str, str],
-    program: str,
-    key_name: str,
-    notes: list[str],
+    run: RunDir, endpoint: Endpoint, template: ClientEntry, values: dict[str, str], program: str, key_name: str, notes: list[str]
 ) -> Path | None:
     """Write the configuration with a key of its own. A key that an earlier one holds is kept."""
     ring, known = KeyRing(run, endpoint.api_key), None

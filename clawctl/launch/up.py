@@ -134,9 +134,7 @@ def check_stages(recipe: Recipe) -> None:
     if recipe.gate is not None and "eval" not in recipe.up.stages:
         missing = "go live" if recipe.waits_for_gate else "be checked"
         raise ClawError(
-            f"the recipe has a gate, but up.stages lacks eval, so no new version would {missing}",
-            "add eval to up.stages",
-            2,
+            f"the recipe has a gate, but up.stages lacks eval, so no new version would {missing}", "add eval to up.stages", 2
         )
     if "play" in recipe.up.stages and recipe.play.env is None:
         raise ClawError("up.stages has play, but the recipe names no environment", "set play.env", 2)

@@ -73,14 +73,7 @@ def issue(secret: bytes, spec: EpisodeSpec) -> str:
 
 def sign(secret: bytes, own: Capability) -> str:
     """Return a capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
-    claims = [
-        own.session_id,
-        own.task_id,
-        own.group_id,
-        own.attempt,
-        int(own.expires_at),
-        own.key,
-    ]
+    claims = [own.session_id, own.task_id, own.group_id, own.attempt, int(own.expires_at), own.key]
     claims += [] if own.measurement is None else astuple(own.measurement)
     body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
     text = PREFIX + body + _signature(secret, body)

@@ -394,7 +394,4 @@ def _add_images(turns: pa.Table) -> pa.Table:
 
 
 # Functions that convert a shard of version v to version v + 1, by kind and v. They must work on any selection of the columns.
-MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {
-    ("turns", 1): _add_policy_name,
-    ("turns", 2): _add_images,
-}
+MIGRATIONS: dict[tuple[str, int], Callable[[pa.Table], pa.Table]] = {("turns", 1): _add_policy_name, ("turns", 2): _add_images}

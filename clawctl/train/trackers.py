@@ -160,10 +160,7 @@ class Trackio:
 
         self._trackio: Any = trackio
         trackio.init(
-            project=config.tracker_project,
-            name=run.root.name,
-            config=config.model_dump(mode="json", exclude=_KEYS),
-            resume="allow",
+            project=config.tracker_project, name=run.root.name, config=config.model_dump(mode="json", exclude=_KEYS), resume="allow"
         )
 
     def log(self, metrics: Metrics, step: int) -> None:

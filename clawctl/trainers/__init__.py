@@ -123,8 +123,4 @@ class TrainingBackend(Protocol):
         layers, where it waits while a request runs. Raises ClawError."""
 
 
-TRAINERS: Registry[TrainingBackend] = Registry(
-    "trainer",
-    "clawctl.trainers",
-    {"local": "clawctl.trainers.local.backend:BACKEND"},
-)
+TRAINERS: Registry[TrainingBackend] = Registry("trainer", "clawctl.trainers", {"local": "clawctl.trainers.local.backend:BACKEND"})

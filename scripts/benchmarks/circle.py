@@ -81,17 +81,7 @@ def running(run: Path, recipe: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def people(run: Path, count: int, seed: int, until_version: int, timeout_s: float, think_s: float = 0.0) -> dict[str, Any]:
     """Let `count` simulated people talk until `until_version` is live. Returns their own summary."""
-    command = [
-        sys.executable,
-        "-m",
-        "scripts.wishes.chat",
-        "--run",
-        str(run),
-        "--people",
-        str(count),
-        "--seed",
-        str(seed),
-    ]
+    command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(run), "--people", str(count), "--seed", str(seed)]
     command += ["--think-s", str(think_s)]
     done = subprocess.run(
         [*command, "--stop-at-version", str(until_version)], capture_output=True, text=True, timeout=timeout_s, check=False

@@ -76,11 +76,7 @@ def two_nodes(folder: Path) -> Iterator[dict[str, str]]:
     env = {**os.environ, "SLURM_CONF": str(conf)}
     munge = ["--force", f"--socket={folder}/munge.socket", f"--key-file={key}", f"--pid-file={folder}/munged.pid"]
     munge += [f"--log-file={folder}/munged.log", f"--seed-file={folder}/munged.seed", "--foreground"]
-    daemons = [
-        [str(shutil.which("munged")), *munge],
-        ["slurmctld", "-D", "-i"],
-        *(["slurmd", "-D", "-N", node] for node in NODES),
-    ]
+    daemons = [[str(shutil.which("munged")), *munge], ["slurmctld", "-D", "-i"], *(["slurmd", "-D", "-N", node] for node in NODES)]
     running: list[subprocess.Popen[bytes]] = []
     with (folder / "daemons.log").open("wb") as log:
         try:

@@ -250,9 +250,7 @@ def test_unknown_fields_of_a_chunk_are_kept_next_to_known_ones() -> None:
     assert [event for each in shown for event in each.events] == [TextDelta("a")]
     assert (sampled.completion_ids, sampled.untrainable, sampled.stop_sequence) == ([1, 2], None, "END")
     assert sampled.extras == Extras(
-        {"system_fingerprint": "fp", "service_tier": "flex"},
-        {"stop_reason": "END"},
-        {"refusal": "I won't", "annotations": [1, 2]},
+        {"system_fingerprint": "fp", "service_tier": "flex"}, {"stop_reason": "END"}, {"refusal": "I won't", "annotations": [1, 2]}
     )
     assert sampled.usage == {"prompt_tokens": 2, "completion_tokens": 2, "odd": 5}
 

@@ -239,10 +239,7 @@ def test_an_ask_without_known_answers_or_whose_prompt_would_be_the_same_goes_as_
 
 @pytest.mark.parametrize(
     ("body", "reason"),
-    [
-        ({"tool_choice": "required"}, "forced tool choice"),
-        ({"response_format": {"type": "json_object"}}, "structured output"),
-    ],
+    [({"tool_choice": "required"}, "forced tool choice"), ({"response_format": {"type": "json_object"}}, "structured output")],
 )
 def test_requests_that_need_the_engines_own_parsers_are_sent_unchanged(
     tokenizer: Any, fake: Fake, body: dict[str, Any], reason: str | None

@@ -173,10 +173,7 @@ def test_an_abandoned_whole_answer_leaves_the_sampled_tokens(vllm: Server, base:
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3000, "temperature": 1.5, "ignore_eos": True}
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(
-            vllm.url + "/chat/completions",
-            json=body,
-            headers={"authorization": "Bearer key"},
-            timeout=httpx.Timeout(60, read=4),
+            vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=httpx.Timeout(60, read=4)
         )
     until(lambda: len(vllm.captured()) > before)
     line = last(vllm)

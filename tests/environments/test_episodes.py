@@ -114,10 +114,7 @@ def test_every_dialect_answers_at_the_address_of_an_episode_and_its_turns_carry_
 def test_a_capability_opens_model_calls_of_its_own_episode_and_nothing_else(server: Server) -> None:
     place = place_of(server, made_spec())
     first = post(place, "responses", {"model": "tiny", "input": "mine", "max_output_tokens": 16}).json()
-    for path, body in (
-        ("outcome", {"session_id": "x", "reward": 1}),
-        ("feedback", {"completion_id": first["id"], "rating": 1}),
-    ):
+    for path, body in (("outcome", {"session_id": "x", "reward": 1}), ("feedback", {"completion_id": first["id"], "rating": 1})):
         refused = post(place, path, body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_in_an_episode"), path
     assert httpx.get(f"{place.url}/responses/{first['id']}").status_code == 403

@@ -214,10 +214,7 @@ def test_each_request_is_practised_with_the_notes_that_apply_to_it(run: RunDir) 
     practice = Practice(user="default", told=1)
     practice.practise(run, [everywhere, for_code], "line")
     hints = {task.spec.messages[-1]["content"]: task.spec.hint for task in practice.tasks("train", 8, 0) if task.kind == "told"}
-    assert hints == {
-        "fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.",
-        "hello Be brief.": "Be brief.",
-    }
+    assert hints == {"fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.", "hello Be brief.": "Be brief."}
     practice.practise(run, [for_code], "line")
     tasks = practice.tasks("train", 8, 0)
     assert {task.spec.hint for task in tasks if task.spec.messages[-1]["content"] == "hello"} == {""}  # version 0's way

@@ -394,14 +394,7 @@ def test_a_best_version_that_was_measured_on_other_tasks_hides_none_that_was_mea
         older = {"suites": [SUMS], "problems": 8, "seed": 0, "temperature": 0.7}
         let_in = {"promote": True, "reason": "satisfaction 1.00 -> 1.00", "against": 0}
         write_record(
-            run,
-            {
-                "version": 1,
-                "settings": older,
-                "suites": {SUMS: {**perfect, "by_role": {}}},
-                "examples": [],
-                "decision": let_in,
-            },
+            run, {"version": 1, "settings": older, "suites": {SUMS: {**perfect, "by_role": {}}}, "examples": [], "decision": let_in}
         )
         for version in range(2, 6):
             publish(run, version, parent=live_version(run))

@@ -49,12 +49,7 @@ def eval_record(
         "correct": True,
     }
     decision = {"promote": promote, "reason": "because", "against": 0}
-    return {
-        "version": version,
-        "suites": {"ability": {**numbers, "by_role": {}}},
-        "examples": [example],
-        "decision": decision,
-    }
+    return {"version": version, "suites": {"ability": {**numbers, "by_role": {}}}, "examples": [example], "decision": decision}
 
 
 @pytest.fixture

@@ -62,10 +62,7 @@ CLIENTS = [
         call("run_shell_command", command="pytest -q", is_background=False),
         lambda code, out: result([{"type": "text", "text": shown(QWEN, code, out)}]),
     ),
-    (
-        call("Bash", command="pytest -q"),
-        lambda code, out: result(f"Exit code {code}\n{out}" if code else out, is_error=code != 0),
-    ),
+    (call("Bash", command="pytest -q"), lambda code, out: result(f"Exit code {code}\n{out}" if code else out, is_error=code != 0)),
 ]
 
 

@@ -19,14 +19,7 @@ from clawctl.errors import ClawError, Damaged
 from clawctl.run.checksums import check_folder, read_sealed, sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.names import below, counted, is_name, is_policy_name, number_of, open_to_append
-from clawctl.run.policies import (
-    check_policy,
-    ensure_base_policy,
-    list_versions,
-    move_live,
-    publish_policy,
-    read_policy,
-)
+from clawctl.run.policies import check_policy, ensure_base_policy, list_versions, move_live, publish_policy, read_policy
 from clawctl.run.rows import Policy, Turn
 from clawctl.run.shards import merged_from, write_turns, write_verdicts
 from clawctl.train.checkpoints import read_state, steps_kept

@@ -31,10 +31,7 @@ WRAPPERS = (typing.Annotated, typing_extensions.Required, typing_extensions.NotR
 MODELS: dict[str, tuple[Any, ...]] = {
     "chat": (completion_create_params.CompletionCreateParamsNonStreaming, completion_create_params.CompletionCreateParamsStreaming),
     "responses": (response_create_params.ResponseCreateParamsNonStreaming, response_create_params.ResponseCreateParamsStreaming),
-    "completions": (
-        completion_params.CompletionCreateParamsNonStreaming,
-        completion_params.CompletionCreateParamsStreaming,
-    ),
+    "completions": (completion_params.CompletionCreateParamsNonStreaming, completion_params.CompletionCreateParamsStreaming),
     "messages": (
         message_create_params.MessageCreateParamsStreaming,
         beta_create_params.MessageCreateParamsNonStreaming,

@@ -55,11 +55,7 @@ def test_documents_within_documents_are_read_one_deep() -> None:
             "messages.0.content.0.input",
         ),
         (messages, {"messages": [{"role": "assistant", "content": [USE | {"input": DEEP}]}]}, "messages.0.content.0.input"),
-        (
-            messages,
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": DEEP}]}]},
-            "messages.0.content.0.text",
-        ),
+        (messages, {"messages": [{"role": "user", "content": [{"type": "text", "text": DEEP}]}]}, "messages.0.content.0.text"),
         (messages, {"system": 3}, "system"),
         (messages, {"tools": [{"input_schema": {}}]}, "tools.0.name"),
         (messages, {"tool_choice": {"type": "maybe"}}, "tool_choice.type"),

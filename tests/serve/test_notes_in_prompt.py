@@ -123,11 +123,7 @@ def test_nobody_reads_or_ends_anothers_notes(server: Server, model_path: Path) -
 
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"extra_headers": {"X-Notes": "off"}},
-        {"extra_headers": {"X-Turn-Type": "side"}},
-        {"extra_body": {"turn_type": "side"}},
-    ],
+    [{"extra_headers": {"X-Notes": "off"}}, {"extra_headers": {"X-Turn-Type": "side"}}, {"extra_body": {"turn_type": "side"}}],
 )
 def test_requests_that_want_no_notes_get_none(server: Server, model_path: Path, settings: dict[str, Any]) -> None:
     call(server, "POST", text="Answer in Spanish.")

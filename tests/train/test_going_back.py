@@ -22,14 +22,7 @@ from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.lineage import read_lineage
-from clawctl.run.policies import (
-    ensure_base_policy,
-    list_versions,
-    live_version,
-    move_live,
-    publish_policy,
-    read_policy,
-)
+from clawctl.run.policies import ensure_base_policy, list_versions, live_version, move_live, publish_policy, read_policy
 from clawctl.run.promotion import promote, rollback
 from clawctl.run.rows import Policy
 from clawctl.train.by_hand import go_back_to, without_from

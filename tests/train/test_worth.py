@@ -68,10 +68,7 @@ def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:
     assert session_credits(stepped, 1.0, 0.5) == pytest.approx({"a": 0.6875, "b": 0.875, "c": 1.25})
     only_last = [replace(turn, reward=0.0, outcome=None) for turn in chain[:2]] + chain[2:]
     assert session_credits(only_last, 1.0, 0.5) == session_credits(chain, 1.0, 0.5)
-    rated = [
-        *chain[:2],
-        replace(chain[2], reward=-1.0, outcome=None),
-    ]  # a rating outranks it there
+    rated = [*chain[:2], replace(chain[2], reward=-1.0, outcome=None)]  # a rating outranks it there
     assert session_credits(rated, 1.0, 0.5) == pytest.approx({"a": 0.25, "b": 0.5, "c": -1.0})
 
 

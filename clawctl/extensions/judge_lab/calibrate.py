@@ -49,9 +49,7 @@ def calibrate(run: RunDir, recipe: Recipe, file: Path | None, ratings: bool, att
         cases = [*(read_cases(file) if file is not None else []), *(rated_turns(run) if ratings else [])]
         if not cases:
             raise ClawError(
-                f"no turn of {run.root} has a rating",
-                "wait for ratings, or label some turns and run `clawctl calibrate FILE`",
-                2,
+                f"no turn of {run.root} has a rating", "wait for ratings, or label some turns and run `clawctl calibrate FILE`", 2
             )
         report = asyncio.run(measure(run, recipe, cases))
     if attacks:

@@ -8,14 +8,7 @@ import orjson
 from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import Object, Parts, an_object, as_content, image_part, left_out, objects, text_part, wrong
-from clawctl.serve.dialects.tools import (
-    CUSTOM_INPUT,
-    LOCAL,
-    call_arguments,
-    custom_function,
-    local_tool,
-    output_text,
-)
+from clawctl.serve.dialects.tools import CUSTOM_INPUT, LOCAL, call_arguments, custom_function, local_tool, output_text
 from clawctl.serve.dialects.writing import envelope as envelope
 
 _ROLES = ("user", "assistant", "system", "developer")

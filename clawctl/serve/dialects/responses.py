@@ -14,14 +14,7 @@ from clawctl.serve.dialects.api import MAX_NAMED, known, printable
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.response_items import ClientTool, ClientTools, read_items, read_tools
 from clawctl.serve.dialects.settings import template_settings
-from clawctl.serve.dialects.tools import (
-    ITEM_PREFIXES,
-    LOCAL,
-    call_item,
-    check_callable,
-    forced_choice,
-    free_text,
-)
+from clawctl.serve.dialects.tools import ITEM_PREFIXES, LOCAL, call_item, check_callable, forced_choice, free_text
 from clawctl.serve.dialects.writing import BlockDialect, ContentBlock, ContentBlocks, chat_logprobs, chat_message, event_frame
 from clawctl.serve.dialects.writing import envelope as envelope
 from clawctl.serve.hints import read_claims

@@ -131,11 +131,7 @@ def logprobs_of(logits_NV: Tensor, batch: Microbatch) -> Tensor:
 
 
 def custom_loss(
-    loss: OwnLoss,
-    streams: Mapping[str, Tensor | None],
-    turns: Sequence[TurnLogprobs],
-    objective: Objective,
-    microbatch: Microbatch,
+    loss: OwnLoss, streams: Mapping[str, Tensor | None], turns: Sequence[TurnLogprobs], objective: Objective, microbatch: Microbatch
 ) -> Tensor:
     """The share of these turns in the step's loss. Logs the traceback and raises ClawError if the user's function fails."""
     config, step, terms = objective.config, objective.batch.step, objective.terms

@@ -100,13 +100,7 @@ def test_a_loss_that_cannot_be_called_as_it_will_be_is_refused_at_start(tmp_path
     ],
 )
 def test_a_loss_that_fails_later_is_reported_with_its_step_and_position_and_consumes_no_turn(
-    run: RunDir,
-    sampler: Sampler,
-    model_path: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    code: str,
-    problem: str,
+    run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: str, problem: str
 ) -> None:
     publish_turns(run, sampler, 4)
     mine = write(tmp_path, f"def compute_loss(policy_logits, reference_logits, rewards, advantages, config):\n    {code}")

@@ -101,12 +101,7 @@ class Sandbox:
     async def snapshot(self) -> bytes:
         """End all processes and return the working folder as a tar. Raises ValueError if the folder is too large."""
         await self.end_processes()
-        request = {
-            "do": "pack",
-            "folder": self._place(self.folder),
-            "max_bytes": self.limits.disk,
-            "max_files": self.limits.files,
-        }
+        request = {"do": "pack", "folder": self._place(self.folder), "max_bytes": self.limits.disk, "max_files": self.limits.files}
         answer, tar = await self._ask(request, b"", 60.0)
         if "problem" in answer:
             raise ValueError(answer["problem"])

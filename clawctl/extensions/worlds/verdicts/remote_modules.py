@@ -20,17 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from boundary import mark  # type: ignore[import-not-found]  # beside this file
-from crossing import (  # type: ignore[import-not-found]
-    FOLDERS,
-    OF_THE_TESTS,
-    SOCKET,
-    SUBSCRIPT,
-    SharedFiles,
-    contents,
-    decode,
-    digests,
-    encode,
-)  # fmt: skip
+from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SUBSCRIPT, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # fmt: skip
 
 # Special methods that an object forwards. What the second group answers decides a test by itself.
 _FORWARDED = (

@@ -58,7 +58,7 @@ exec "$@"
     }  # fmt: skip
     texts = {name: text.replace("#!/bin/bash", "#!/bin/bash -p") for name, text in texts.items()}  # without BASH_ENV
     return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {
-        f"{TOOLS}/confined_shell.py": inside("confined_shell.py"),
+        f"{TOOLS}/confined_shell.py": inside("confined_shell.py")
     }
 
 

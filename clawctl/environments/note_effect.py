@@ -1,9 +1,10 @@
 """What a note does to answers, measured with version 0 alone: no judge, no rule and no word of the note is needed.
 
-For an answer y to a request x, its `effect` is the mean over its tokens of log p0(y | x, note) - log p0(y | x), in nats: how much
-better version 0 explains the answer if it is told the note. Its answers when it is told the note have a high effect, its answers
-without the note a low one. `followed` says where between the two another version stands that was not told: at 0 it answers as
-version 0 does without the note, at 1 as version 0 does with it.
+For an answer y to a request x, its `effect` is log p0(y | x, note) - log p0(y | x), in nats: the log-likelihood ratio of two
+explanations, that version 0 was told the note and that it was not. The sum over the tokens is half as noisy as their mean, because
+long answers tell more. Answers of version 0 that is told the note have a high effect, those without the note a low one.
+`followed` says where between the two another version stands that was not told: at 0 it answers as version 0 does without the note,
+at 1 as version 0 does with it.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ class NoteEffect:
     """Measures one note on some requests. `server` must have the run's own key, which may score."""
 
     def __init__(
-        self, server: Endpoint, note: str, place: HintPlace, requests: Sequence[list[Message]], max_tokens: int = 32
+        self, server: Endpoint, note: str, place: HintPlace, requests: Sequence[list[Message]], max_tokens: int = 48
     ) -> None:
         self._server = replace(server, headers={**server.headers, **QUIET})
         self._base = f"{server.model.partition('@')[0]}@0"
@@ -86,7 +87,7 @@ class NoteEffect:
 
             async def one(index: int, answer: list[int]) -> float:
                 without, told = await asyncio.gather(*(self._scored(client, side[index], answer) for side in self._prompts))
-                return fmean(told) - fmean(without)
+                return sum(told) - sum(without)
 
             effects = await asyncio.gather(*(one(index, answer) for index, answer in enumerate(answers) if answer))
         if not effects:

@@ -70,7 +70,7 @@ def test_the_effect_of_a_note_is_how_much_better_it_explains_the_answers(server:
         return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
     def expected(asked: list[list[dict[str, Any]]]) -> float:
-        means = []
+        ratios = []
         for index, (plain, given) in enumerate(zip(REQUESTS, asked, strict=True)):
             body = {"model": "tiny@0", "messages": given, "max_tokens": 6, "seed": index, "return_token_ids": True}
             headers = {"authorization": "Bearer key", "x-capture": "off"}
@@ -78,8 +78,8 @@ def test_the_effect_of_a_note_is_how_much_better_it_explains_the_answers(server:
             ids = answer["choices"][0]["token_ids"]
             told = logprobs_of(model, prompt(with_hint(plain, NOTE, "line")), ids)
             without = logprobs_of(model, prompt(plain), ids)
-            means.append(sum(told) / len(ids) - sum(without) / len(ids))
-        return sum(means) / len(means)
+            ratios.append(sum(told) - sum(without))
+        return sum(ratios) / len(ratios)
 
     assert measured.plain == pytest.approx(expected(REQUESTS), abs=1e-4)
     assert measured.told == pytest.approx(expected([with_hint(request, NOTE, "line") for request in REQUESTS]), abs=1e-4)

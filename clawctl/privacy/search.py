@@ -208,7 +208,8 @@ class TextSearch:
             nonlocal question
             reads = question and len(text) <= _LONGEST.get(str(role), len(text))
             found = self._answers(question, text[:_ANSWER]) if reads else []
-            question = self._question(text.strip()[-QUESTION:]) if text.strip() else question
+            if text.strip() and len(text) <= QUESTION:  # a longer part is what a client adds, and the next does not answer it
+                question = self._question(text.strip())
             return hidden(text[:_ANSWER], found) + text[_ANSWER:] if found else text
 
         return {key: _in_texts(inner, answer) if key in CONTENTS else inner for key, inner in message.items()}

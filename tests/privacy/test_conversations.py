@@ -1,6 +1,8 @@
 """A conversation is read in order, and what is hidden in its words is hidden in its ids."""
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,6 +102,23 @@ def test_a_secret_beside_an_image_is_found() -> None:
     ]
     (clean,) = Redactor(ALWAYS).messages([{"role": "user", "content": content}])
     assert clean["content"][2]["text"] == "[redacted:password]"
+
+
+def test_a_part_that_a_client_adds_asks_nothing_and_ends_no_question() -> None:
+    added = {"type": "text", "text": "<system-reminder>" + "Say where the code is. " * 20 + "Use the code.</system-reminder>"}
+    said = [{"role": "user", "content": [added, {"type": "text", "text": "run 48213 now"}]}]
+    assert Redactor(ALWAYS).messages(said) == said
+    told = [{"role": "user", "content": [added, {"type": "text", "text": "4829"}]}]
+    _, clean = Redactor(ALWAYS).messages([{"role": "assistant", "content": "Please enter your PIN."}, *told])
+    assert clean["content"][1]["text"] == "[redacted:password]"
+
+
+def test_recorded_conversations_of_agents_lose_nothing() -> None:
+    recorded = (json.loads(path.read_text()).get("request") for path in (Path(__file__).parents[1] / "recordings").rglob("*.json"))
+    bodies = [body for body in recorded if isinstance(body, dict)]
+    conversations = [body[key] for body in bodies for key in ("messages", "input") if isinstance(body.get(key), list)]
+    assert len(conversations) > 20
+    assert [messages for messages in conversations if Redactor(ALWAYS).messages(messages) != messages] == []
 
 
 def test_a_pasted_key_costs_its_own_tokens_and_the_turn_is_trained() -> None:

@@ -3,15 +3,17 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+T = TypeVar("T")
 
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)?", re.DOTALL)
 # C0 and C1 controls, and the characters that reverse or hide text.
@@ -40,6 +42,14 @@ def busy(what: str) -> AbstractContextManager[object]:
     """Shows `what` and a moving mark on stderr while the block runs, if that is a terminal."""
     console = Console(stderr=True)
     return console.status(what) if console.is_terminal else nullcontext()
+
+
+def tracked(items: Collection[T], what: str) -> Iterable[T]:
+    """The items, with a bar on stderr while they are worked off, if that is a terminal."""
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, what, len(items), console=console, transient=True, disable=not console.is_terminal)
 
 
 def counted(count: int, thing: str) -> str:

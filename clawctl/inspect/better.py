@@ -2,15 +2,14 @@
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from rich.text import Text
 
+from clawctl.inspect.joined import Rows
 from clawctl.inspect.policies import describe_policies, gate_of, measured_by, read_eval, read_live
-from clawctl.inspect.rows import Row, read_rows
+from clawctl.inspect.rows import read_rows
 from clawctl.inspect.tables import problem_lines, since
 from clawctl.intervals import wilson
 from clawctl.printing import answers, counted, plain, print_json
@@ -59,16 +58,12 @@ def lower(now: Rate, before: Rate) -> Change:
     return "better" if high < 0 else "worse" if low > 0 else "no difference"
 
 
-def rates(rows: Iterable[Row], policy: str = DEFAULT_POLICY) -> dict[int, Rate]:
+def rates(rows: Rows, policy: str = DEFAULT_POLICY) -> dict[int, Rate]:
     """The rate of complaints about each version of a policy, over the main turns that it answered."""
-    bad, known = Counter[int](), Counter[int]()
-    for row in rows:
-        version = row.turn["policy_version"]
-        if version is None or row.policy != policy or row.turn["kind"] != "main" or row.worth.value is None:
-            continue
-        known[version] += 1
-        bad[version] += row.worth.value < 0
-    return {version: Rate(bad[version], known[version]) for version in sorted(known)}
+    judged = rows.where(lambda row: row.policy == policy and row.turn["kind"] == "main" and row.worth.value is not None)
+    known = judged.tally(lambda row: row.turn["policy_version"])
+    bad = judged.where(lambda row: (row.worth.value or 0) < 0).tally(lambda row: row.turn["policy_version"])
+    return {version: Rate(bad[version], known[version]) for version in sorted(known.keys() - {None})}
 
 
 def show_better(run: RunDir, as_json: bool) -> None:
@@ -83,9 +78,9 @@ def show_better(run: RunDir, as_json: bool) -> None:
     answers().print(*lines, *problem_lines(problems), sep="\n")
 
 
-def judge_progress(run: RunDir, rows: list[Row], policies: list[dict[str, Any]], problems: list[str]) -> dict[str, Any]:
+def judge_progress(run: RunDir, rows: Rows, policies: list[dict[str, Any]], problems: list[str]) -> dict[str, Any]:
     """The answer and its evidence, as data and as five lines."""
-    live, rows = read_live(run, problems), [row for row in rows if row.policy == run.policy]
+    live, rows = read_live(run, problems), rows.where(lambda row: row.policy == run.policy)
     newest = next((row for row in policies if row["version"] == live), None)
     if newest is None:
         lines = {
@@ -221,9 +216,9 @@ def _unmeasured(run: RunDir, live: dict[str, Any]) -> str:
     return "the base is the reference" if live["version"] == 0 else f"nothing; `{command}` measures it"
 
 
-def _waiting(rows: list[Row]) -> str:
-    waiting = Counter(row.why_not for row in rows)
-    opinions = signs(row.worth.value for row in rows)
+def _waiting(rows: Rows) -> str:
+    waiting = rows.tally(lambda row: row.why_not)
+    opinions = signs(rows.tally(lambda row: row.worth.value).elements())
     judge, trainer = waiting["waiting for the judge"], waiting["waiting for the trainer"]
     judged = f"{opinions.good} good, {opinions.neutral} neutral, {opinions.bad} bad turns so far"
     return f"{counted(judge, 'turn')} for the judge, {trainer} for the trainer; {judged}"

@@ -6,8 +6,9 @@ from typing import Any
 from rich.text import Text
 
 from clawctl.inspect.better import FEWEST, Rate, lower, rates
+from clawctl.inspect.joined import Joined
 from clawctl.inspect.policies import describe_policies, estimate, metrics_of
-from clawctl.inspect.rows import Joined, read_rows
+from clawctl.inspect.rows import read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.printing import Column, answers, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
@@ -61,7 +62,7 @@ def _described(run: RunDir, joined: Joined) -> dict[str, Any]:
         "live_policy": live or {"metrics": {}},
         "versions": len(policies),
         "turns": len(joined.rows),
-        "trained": sum(row.step is not None for row in joined.rows),
+        "trained": len(joined.rows.where(lambda row: row.step is not None)),
         "complaints": Rate(sum(rate.bad for rate in by_version.values()), sum(rate.of for rate in by_version.values())),
         "complaints_live": by_version.get(-1 if live is None else live["version"], Rate(0, 0)),
         "metrics": {} if live is None else live["metrics"],

@@ -4,15 +4,15 @@ import os
 import re
 import shutil
 import socket
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from clawctl.http_client import RequestFailed, TimedOut, fetch
+from clawctl.inspect.joined import Joined
 from clawctl.inspect.policies import read_live
-from clawctl.inspect.rows import Joined, read_json, read_lines, read_open, read_rows
+from clawctl.inspect.rows import read_json, read_lines, read_open, read_rows
 from clawctl.inspect.tables import sized
 from clawctl.inspect.wanted import what_people_want
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published
@@ -47,7 +47,8 @@ def read_state(run: RunDir, joined: Joined, captured: CountedLines | None = None
     if free < _LITTLE_ROOM:
         problems.append(f"the disk has {sized(free)} left: stages wait for free space, and serve loses captures")
     still_open = read_open(run, problems)
-    served = sum(row.turn["source"] == "serve" for row in joined.rows)
+    rows = joined.rows
+    served, waiting = rows.tally(lambda row: row.turn["source"])["serve"], rows.tally(lambda row: row.why_not)
     feed = read_json(run.feed_counts, problems) or None
     return {
         "stages": {
@@ -62,12 +63,12 @@ def read_state(run: RunDir, joined: Joined, captured: CountedLines | None = None
         "training": training(run, problems),
         "captures": {"files": files, "exchanges": exchanges, "lost": serve["lost"]},
         "turns": {
-            "collected": len(joined.rows),
+            "collected": len(rows),
             "open": min(still_open.turns, max(0, exchanges - served)),
             "waiting_for_collect": max(0, exchanges - served - still_open.turns),
-            "waiting_for_judge": sum(row.why_not == "waiting for the judge" for row in joined.rows),
-            "waiting_for_trainer": sum(row.why_not == "waiting for the trainer" for row in joined.rows),
-            "trained": sum(row.step is not None for row in joined.rows),
+            "waiting_for_judge": waiting["waiting for the judge"],
+            "waiting_for_trainer": waiting["waiting for the trainer"],
+            "trained": waiting[None],
         },
         "unverified_outcomes": CountedLines(run.feedback, UNVERIFIED_LINE).poll(),
         "held_out": held_out(joined),
@@ -100,28 +101,27 @@ def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
 
 def not_trained(joined: Joined) -> dict[str, int]:
     """The number of untrained turns by reason, the most frequent first."""
-    reasons = Counter(row.why_not for row in joined.rows if row.why_not is not None)
+    reasons = joined.rows.where(lambda row: row.why_not is not None).tally(lambda row: row.why_not)
     return {str(reason): count for reason, count in reasons.most_common() if reason not in _NOT_WAITING}
 
 
 def held_out(joined: Joined) -> dict[str, int]:
     """The numbers of held-out turns, of sessions with held-out turns, and of all captured sessions."""
-    captured = [row.turn for row in joined.rows if row.turn["source"] == "serve"]
-    held = [turn for turn in captured if turn["untrainable_reason"] == HELD_OUT]
-    sessions = (len({(turn["user"], turn["session_id"]) for turn in turns}) for turns in (held, captured))
-    return {"turns": len(held), **dict(zip(("sessions", "of_sessions"), sessions, strict=True))}
+    captured = joined.rows.where(lambda row: row.turn["source"] == "serve")
+    held = captured.where(lambda row: row.turn["untrainable_reason"] == HELD_OUT)
+    return {"turns": len(held), "sessions": held.sessions(), "of_sessions": captured.sessions()}
 
 
 def redacted_by(joined: Joined) -> dict[str, int]:
     """The number of untrained turns by redaction rule and place, the most frequent first."""
-    counts = Counter(row.turn["redacted_by"] for row in joined.rows if row.turn["redacted_by"] and row.turn["untrainable_reason"])
-    return dict(counts.most_common())
+    redacted = joined.rows.where(lambda row: row.turn["redacted_by"] and row.turn["untrainable_reason"])
+    return dict(redacted.tally(lambda row: row.turn["redacted_by"]).most_common())
 
 
 def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
     """For each key: its trained turns, its share of all trained turns, and its turns that wait for the trainer."""
-    trained = Counter(row.turn["user"] for row in joined.rows if row.step is not None)
-    waiting = Counter(row.turn["user"] for row in joined.rows if row.why_not == "waiting for the trainer")
+    trained = joined.rows.where(lambda row: row.step is not None).tally(lambda row: row.turn["user"])
+    waiting = joined.rows.where(lambda row: row.why_not == "waiting for the trainer").tally(lambda row: row.turn["user"])
     return {
         key: {"trained": trained[key], "share": trained[key] / max(1, trained.total()), "waiting": waiting[key]}
         for key, _ in (trained + waiting).most_common()

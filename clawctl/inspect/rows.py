@@ -1,187 +1,51 @@
 """The joined data of all readers: turns, their verdicts, their training results, and unreadable files.
 
-Readers change nothing. An unreadable file is reported as a problem and stays in place; the stage that owns it quarantines it.
+Readers change nothing but their cache, `RUN/columns.npz` (`clawctl.run.columns`). An unreadable file is reported as a problem and
+stays in place; the stage that owns it quarantines it.
 """
 
 import functools
-import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clawctl.config import TrainConfig, load_recipe
 from clawctl.errors import ClawError, Damaged
-from clawctl.run import lines
+from clawctl.inspect.joined import Joined, Row, Shards
+from clawctl.printing import tracked
+from clawctl.run import columns, lines
 from clawctl.run.checksums import read_sealed
+from clawctl.run.columns import ShardColumns
 from clawctl.run.directory import RunDir, published, recipe_file
 from clawctl.run.feedback import Ratings, comment_hint
 from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.reward import PRACTICE, Worth, worth
-from clawctl.run.rows import DEFAULT_POLICY, Feedback, Policy, is_by_teacher, is_judged, lacks_reaction
-from clawctl.run.shards import UnreadableShard, read_columns, read_values, rows_of
+from clawctl.run.rows import DEFAULT_POLICY, Policy, is_by_teacher, is_judged, lacks_reaction
+from clawctl.run.shards import UnreadableShard, read_columns
 
 T = TypeVar("T")
 
-_FEW = (
-    "turn_id", "session_id", "parent_turn_id", "parent_evidence", "turn_index", "kind", "source", "user", "created_at",
-    "policy_name", "policy_version", "top_p", "top_k", "task_id", "group_id", "outcome_reward", "feedback", "trainable",
-    "untrainable_reason", "redacted_by", "step_reward", "episode", "images", "notes",
-)  # fmt: skip
-_WORDS = ("messages", "response", "next_state")
-_VERDICT = ("turn_id", "reward", "votes", "hint", "hints", "judge", "reason")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One turn with its verdict and its training result."""
-
-    turn: Mapping[str, Any]  # the columns of a trajectory shard, without token ids
-    verdict: Mapping[str, Any] | None  # None: not judged yet
-    step: int | None  # the optimizer step of `policy` that trained it
-    why_not: str | None  # why it has not been trained; None if it has been
-    worth: Worth  # includes later ratings; for a trained turn, only ratings from before its policy
-    dead_steps: tuple[int, ...] = ()  # steps that trained it into versions that are now dead
-    rating: Feedback | None = None  # the newest rating that is not part of the row
-    policy: str = DEFAULT_POLICY  # the policy that answered it, whose steps train it
-
-
-@dataclass(slots=True)
-class Joined:
-    """The rows of a run, ordered by the time of the request."""
-
-    rows: list[Row] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)  # "trajectories/a-1.parquet: not a shard: …"
-
-
-def read_rows(run: RunDir) -> Joined:
-    """All turns of the run, without their texts. Unreadable files raise no error."""
-    with without_collections():
-        return TurnReader(run).poll()
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Pause the garbage collector while rows are read: a collection visits every row. Later ones leave them out."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-class TurnReader:
-    """Reads the turns of a run repeatedly. Each `poll` reads only new files."""
-
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
-        self._turns = CachedFiles(run.trajectories, ".parquet", lambda path: _by_id(path, "turns", _FEW))
-        self._verdicts = CachedFiles(run.verdicts, ".parquet", lambda path: _by_id(path, "verdicts", _VERDICT))
-        self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy
-        self._ratings = Ratings(run)
-        self._joined: Joined | None = None
-        self._joined_with: object = None
-
-    def poll(self) -> Joined:
-        """The current rows. Returns the same object as last time if nothing has changed."""
-        problems: list[str] = []
-        for name in policy_names(self._run):
-            self._ledgers.setdefault(name, CachedFiles(self._run.of(name).ledger, ".json", _ledger_entry))
-        new = [files.poll() for files in (self._turns, self._verdicts, *self._ledgers.values())]
-        rated = self._ratings.poll()
-        lineages = {name: read_lineage(self._run.of(name)) for name in self._ledgers}
-        inputs = lineages, (config := train_config(self._run, problems)), problems
-        if self._joined is None or any(new) or rated or inputs != self._joined_with:
-            self._joined, self._joined_with = self._join(lineages, config, problems.copy()), inputs
-        return self._joined
-
-    def shard_of(self, turn_id: str) -> Path | None:
-        """The file that contains a turn, or None."""
-        return next((path for path, turns in self._turns.found.items() if turn_id in turns), None)
-
-    def with_texts(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows with the texts of their turns, which are None if their shard cannot be read any more."""
-        texts, wanted = dict[str, dict[str, Any]](), {row.turn["turn_id"] for row in rows}
-        for path, turns in self._turns.found.items():
-            if ids := [turn_id for turn_id in turns if turn_id in wanted]:
-                with suppress(UnreadableShard):
-                    texts |= {text["turn_id"]: text for text in rows_of(path, ("turn_id", *_WORDS), set(ids))}
-        none = dict.fromkeys(_WORDS)
-        return [replace(row, turn={**row.turn, **texts.get(row.turn["turn_id"], none)}) for row in rows]
-
-    def shards(self) -> dict[Path, tuple[int, int]]:
-        """The readable turn shards. Each has a stamp that changes if the file is published again."""
-        return {path: self._turns.stamps[path] for path in self._turns.found}
-
-    def _join(self, lineages: dict[str, Lineage], config: TrainConfig, problems: list[str]) -> Joined:
-        joined = Joined(problems=[*self._turns.problems(), *self._verdicts.problems(), *problems])
-        verdicts = {turn_id: verdict for shard in self._verdicts.found.values() for turn_id, verdict in shard.items()}
-        by_policy = {
-            name: _read_fates(self._run.of(name), ledger, lineages[name], joined.problems) for name, ledger in self._ledgers.items()
-        }
-        rate, late_outcome = self._ratings.of, self._ratings.late_outcome
-        turns = {turn_id: turn for shard in self._turns.found.values() for turn_id, turn in shard.items()}
-        for turn_id, turn in turns.items():
-            policy = turn["policy_name"] if turn["policy_name"] in by_policy else DEFAULT_POLICY
-            fates = by_policy[policy]
-            verdict, step = verdicts.get(turn_id), fates.steps.get(turn_id)
-            used, rating = turn, rate(turn["user"], turn_id)
-            if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
-                used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted after the row was published
-            late = late_outcome(turn["user"], turn_id)
-            if late is not None and step is None:
-                used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
-            counts = rating is not None and (step is None or rating.created_at <= fates.trained_at.get(turn_id, 0.0))
-            newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
-            if verdict is not None and counts and (hint := comment_hint(rating)) is not None:
-                verdict = {**verdict, "hint": hint, "hints": list(dict.fromkeys([hint, *verdict["hints"]]))}
-            alone = late is not None and step is None and late.decides
-            judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
-            earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])
-            why_not = None
-            if step is None:
-                old = fates.updates.get(turn["policy_version"] or 0, 0)
-                why_not = _why_not(used, verdict, earned, fates.skipped.get(turn_id), old, config)
-                if fates.skipped.get(turn_id) is None and len(fates.dead.get(turn_id, ())) >= MAX_TIMES:
-                    why_not = f"skipped: {TWICE}"
-            dead = tuple(sorted(fates.dead.get(turn_id, ())))
-            joined.rows.append(Row(turn, verdict, step, why_not, earned, dead, rating, policy))
-        joined.rows.sort(key=lambda row: row.turn["created_at"])
-        return joined
-
-
-_worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
-
-
-class ShardRow(Mapping[str, Any]):
-    """A row as a view of its shard's columns. A run in memory as dictionaries takes twice as much."""
-
-    __slots__ = ("_columns", "_index")
-
-    def __init__(self, columns: dict[str, list[Any]], index: int) -> None:
-        self._columns, self._index = columns, index
-
-    def __getitem__(self, name: str) -> Any:
-        return self._columns[name][self._index]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+_MANY = 64  # new files
+_SAVED_ROWS = 4096  # so many rows are read again rather than stored
 
 
 class CachedFiles(Generic[T]):
     """The contents of a folder's files. A published file never changes, but another file may replace it under the same name."""
 
-    def __init__(self, folder: Path, suffix: str, read: Callable[[Path], T]) -> None:
+    def __init__(
+        self, folder: Path, suffix: str, read: Callable[[Path], T], known: Mapping[Path, tuple[tuple[int, int], T]] | None = None
+    ) -> None:
         self._folder, self._suffix, self._read = folder, suffix, read
-        self.stamps: dict[Path, tuple[int, int]] = {}
+        self.stamps = {path: stamp for path, (stamp, _) in (known or {}).items()}
         self._unreadable: dict[Path, str] = {}
-        self.found: dict[Path, T] = {}  # ordered by name
+        self.found: dict[Path, T] = {path: content for path, (_, content) in (known or {}).items()}  # ordered by name
 
     def poll(self) -> bool:
         """Read new files and drop removed ones. Returns whether anything changed."""
@@ -190,12 +54,12 @@ class CachedFiles(Generic[T]):
             with suppress(FileNotFoundError):  # merged in the meantime
                 status = path.stat()
                 stamps[path] = status.st_mtime_ns, status.st_ino
-        new = [path for path, stamp in stamps.items() if self.stamps.get(path) != stamp]
+        new = {path for path, stamp in stamps.items() if self.stamps.get(path) != stamp}
         if not new and len(stamps) == len(self.stamps):
             return False
         contents, self._unreadable = {}, {path: why for path, why in self._unreadable.items() if path in stamps and path not in new}
         gone: list[Path] = []
-        for path in stamps:
+        for path in tracked(stamps, f"reading new {self._folder.name}") if len(new) > _MANY else stamps:
             if path not in new:
                 if path in self.found:
                     contents[path] = self.found[path]
@@ -217,9 +81,115 @@ class CachedFiles(Generic[T]):
         return [f"{self._folder.name}/{why}" for why in self._unreadable.values()]
 
 
-def _by_id(path: Path, kind: str, columns: Sequence[str]) -> dict[str, Mapping[str, Any]]:
-    of = read_values(path, kind, columns)
-    return {turn_id: ShardRow(of, index) for index, turn_id in enumerate(of["turn_id"])}
+def read_rows(run: RunDir) -> Joined:
+    """All turns of the run. Unreadable files raise no error."""
+    return TurnReader(run).poll()
+
+
+class TurnReader:
+    """Reads the turns of a run repeatedly. Each `poll` reads only files that are new and not in `RUN/columns.npz`."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        turns, verdicts = (columns.load(run)[kind] for kind in ("turns", "verdicts"))
+        self._columns = turns, verdicts
+        self._turns = CachedFiles(run.trajectories, ".parquet", turns.read, turns.known)
+        self._verdicts = CachedFiles(run.verdicts, ".parquet", verdicts.read, verdicts.known)
+        self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy
+        self._ratings = Ratings(run)
+        self._joined: Joined | None = None
+        self._joined_with: object = None
+
+    def poll(self) -> Joined:
+        """The current rows. Returns the same object as last time if nothing has changed."""
+        problems: list[str] = []
+        for name in policy_names(self._run):
+            self._ledgers.setdefault(name, CachedFiles(self._run.of(name).ledger, ".json", _ledger_entry))
+        every: list[CachedFiles[Any]] = [self._turns, self._verdicts, *self._ledgers.values()]
+        new = [files.poll() for files in every]
+        rated = self._ratings.poll()
+        lineages = {name: read_lineage(self._run.of(name)) for name in self._ledgers}
+        inputs = lineages, (config := train_config(self._run, problems)), problems
+        if self._joined is None or any(new) or rated or inputs != self._joined_with:
+            self._save()
+            self._joined, self._joined_with = self._join(lineages, config, problems.copy()), inputs
+        return self._joined
+
+    def _save(self) -> None:
+        """Store the columns if many rows are new, for the next reader."""
+        both = list(zip(self._columns, (self._turns, self._verdicts), strict=True))
+        if sum(len(rows) for of, files in both for path, rows in files.found.items() if path not in of.known) < _SAVED_ROWS:
+            return
+        for of, files in both:
+            of.known = {path: (files.stamps[path], rows) for path, rows in files.found.items()}
+        columns.save(self._run, self._columns)
+
+    def _join(self, lineages: dict[str, Lineage], config: TrainConfig, problems: list[str]) -> Joined:
+        problems[:0] = [*self._turns.problems(), *self._verdicts.problems()]
+        fates = {name: _read_fates(self._run.of(name), ledger, lineages[name], problems) for name, ledger in self._ledgers.items()}
+        turns, verdicts = map(_at_this_moment, self._columns, (self._turns, self._verdicts))
+        joined = Joined(turns, verdicts, partial(_row, fates, self._ratings, config), problems)
+        entered = set[str]().union(*(of.turn_ids() for of in fates.values()))
+        exceptions: dict[str, Any] = {turn_id: tuple(of.key(turn_id) for of in fates.values()) for turn_id in entered}
+        joined.decide(*self._columns, exceptions | dict.fromkeys(self._ratings.turn_ids()))
+        return joined
+
+
+@dataclass(frozen=True, slots=True)
+class _Fates:
+    """What one policy made of turns, by turn id."""
+
+    steps: dict[str, int]  # the step that trained the turn into a version that is not dead
+    skipped: dict[str, str]  # why a step skipped it
+    dead: dict[str, list[int]]  # the steps that trained it into dead versions
+    trained_at: dict[str, float]
+    updates: dict[int, int]  # optimizer steps from a version to the one that training continues from
+
+    def turn_ids(self) -> set[str]:
+        return self.steps.keys() | self.skipped.keys() | self.dead.keys()
+
+    def key(self, turn_id: str) -> tuple[Any, ...]:
+        """Equal for turns of equal fates."""
+        return self.steps.get(turn_id), self.skipped.get(turn_id), tuple(sorted(self.dead.get(turn_id, ())))
+
+
+def _at_this_moment(of: ShardColumns, files: CachedFiles[NDArray[Any]]) -> Shards:
+    parts = list(files.found.values())
+    starts = np.cumsum([0, *map(len, parts)])[:-1]
+    return Shards(of.kind, columns.joined(parts, of.none()), {path: files.stamps[path] for path in files.found}, starts)
+
+
+def _row(
+    fates: Mapping[str, _Fates], ratings: Ratings, config: TrainConfig, turn: Mapping[str, Any], verdict: Mapping[str, Any] | None
+) -> Row:
+    """The turn with its fate. A turn without an id is a variant, about which nothing but its columns decides."""
+    turn_id = turn.get("turn_id", "")
+    policy = turn["policy_name"] if turn["policy_name"] in fates else DEFAULT_POLICY
+    of = fates[policy]
+    step = of.steps.get(turn_id)
+    used, rating = turn, ratings.of(turn["user"], turn_id)
+    if rating is not None and lacks_reaction(turn["source"], turn["untrainable_reason"]):
+        used = {**turn, "trainable": True, "untrainable_reason": None}  # its user reacted after the row was published
+    late = ratings.late_outcome(turn["user"], turn_id)
+    if late is not None and step is None:
+        used = {**used, **late.changes(used["untrainable_reason"], turn_id)}
+    counts = rating is not None and (step is None or rating.created_at <= of.trained_at.get(turn_id, 0.0))
+    newest_rating = rating.rating if rating is not None and counts else turn["feedback"]
+    if verdict is not None and counts and (hint := comment_hint(rating)) is not None:
+        verdict = {**verdict, "hint": hint, "hints": list(dict.fromkeys([hint, *verdict["hints"]]))}
+    alone = late is not None and step is None and late.decides
+    judged = (None, None) if verdict is None or alone else (verdict["judge"], verdict["reward"])
+    earned = _worth(newest_rating, used["outcome_reward"], *judged, used["step_reward"])
+    why_not, dead = None, tuple(sorted(of.dead.get(turn_id, ())))
+    if step is None:
+        old = of.updates.get(turn["policy_version"] or 0, 0)
+        why_not = _why_not(used, verdict, earned, of.skipped.get(turn_id), old, config)
+        if of.skipped.get(turn_id) is None and len(dead) >= MAX_TIMES:
+            why_not = f"skipped: {TWICE}"
+    return Row(turn, verdict, step, why_not, earned, dead, rating, policy)
+
+
+_worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
 
 
 def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
@@ -238,17 +208,6 @@ def _ledger_entry(path: Path) -> dict[str, Any]:
     if problems:
         raise Damaged(problems[0].removeprefix(f"{path.parent.name}/"))
     return entry
-
-
-@dataclass(frozen=True, slots=True)
-class _Fates:
-    """What one policy made of turns, by turn id."""
-
-    steps: dict[str, int]  # the step that trained the turn into a version that is not dead
-    skipped: dict[str, str]  # why a step skipped it
-    dead: dict[str, list[int]]  # the steps that trained it into dead versions
-    trained_at: dict[str, float]
-    updates: dict[int, int]  # optimizer steps from a version to the one that training continues from
 
 
 def _read_fates(run: RunDir, ledger: CachedFiles[dict[str, Any]], lineage: Lineage, problems: list[str]) -> _Fates:

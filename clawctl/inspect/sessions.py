@@ -1,13 +1,17 @@
 """`clawctl inspect sessions`: one line per session."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import asdict
-from typing import Any
+from typing import Any, overload
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.text import Text
 
-from clawctl.inspect.rows import OpenTurns, Row, is_of_use, read_open, read_rows
+from clawctl.inspect.joined import Joined, Row, Rows
+from clawctl.inspect.rows import OpenTurns, is_of_use, read_open, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines, since
 from clawctl.printing import Column, answers, counted, fitting, one_line, print_json
 from clawctl.run.directory import RunDir
@@ -28,10 +32,10 @@ _COLUMNS = (
 
 def show_sessions(run: RunDir, as_json: bool) -> None:
     joined = read_rows(run)
-    sessions = summarise(by_session(joined.rows))
+    sessions = SessionTable(joined)
     still_open = read_open(run, joined.problems)
     if as_json:
-        print_json({"sessions": sessions, "open": asdict(still_open), "problems": joined.problems})
+        print_json({"sessions": sessions[:], "open": asdict(still_open), "problems": joined.problems})
         return
     shown, left_out = cut_to(sessions)
     title = f"{counted(len(sessions), 'session')}, {counted(len(joined.rows), 'turn')}"
@@ -57,42 +61,73 @@ def _cells(session: dict[str, Any]) -> list[Text]:
     return [*ids, *map(Text, (*counts, reward, since(session["last_seen"], time.time())))]
 
 
-def by_session(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
-    """The turns of each (session, user). Equal session names of two users are two sessions."""
-    sessions: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        sessions.setdefault((row.turn["session_id"], row.turn["user"]), []).append(row)
-    return sessions
+class SessionTable(Sequence[dict[str, Any]]):
+    """The sessions, ordered by the time when each was last seen. Their ids are read when they are listed.
 
+    `for_pages`: newest first, each with the id of its first main turn as "first".
+    """
 
-def summarise(of_session: Mapping[tuple[str, str], list[Row]]) -> list[dict[str, Any]]:
-    """The sessions, ordered by the time when each was last seen."""
-    sessions = [_summary(session, user, rows) for (session, user), rows in of_session.items()]
-    return sorted(sessions, key=lambda session: session["last_seen"])
+    def __init__(self, joined: Joined, for_pages: bool = False) -> None:
+        self.joined, self._for_pages, rows = joined, for_pages, joined.rows
+        self._matches: NDArray[np.int64] | None = None
+        self._count = len(joined.first)
+        last = np.zeros(self._count, np.int64)
+        last[joined.session] = np.arange(len(rows))
+        self.first_seen, self.last_seen = joined.at[joined.first], joined.at[last]
+        self.turns, self.main = self._sum(lambda row: 1), self._sum(lambda row: row.turn["kind"] == "main")
+        self.usable, self.trained = self._sum(lambda row: is_of_use(row.turn)), self._sum(lambda row: row.step is not None)
+        self._judged = self._sum(lambda row: row.verdict is not None and is_of_use(row.turn))
+        self._valued = self._sum(lambda row: bool(row.verdict) and row.worth.value is not None)
+        self._value = self._sum(lambda row: (row.worth.value or 0.0) if row.verdict else 0.0)
+        self.order = np.lexsort((joined.first, self.last_seen))[:: -1 if for_pages else 1]
 
+    def _sum(self, of: Callable[[Row], float]) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(self.joined.session, self.joined.rows.values(of), self._count), np.float64)
 
-def _summary(session: str, user: str, rows: list[Row]) -> dict[str, Any]:
-    main = usable = judged = trained = known = 0
-    total = 0.0
-    for row in rows:  # a single pass, for runs with 100,000 turns
-        main += row.turn["kind"] == "main"
-        trained += row.step is not None
-        if is_of_use(row.turn):
-            usable += 1
-            judged += row.verdict is not None
-        if row.verdict and row.worth.value is not None:
-            known += 1
-            total += row.worth.value
-    return {
-        "session": session,
-        "user": user,
-        "turns": len(rows),
-        "main": main,
-        "side": len(rows) - main,
-        "trainable": usable,
-        "judged": judged,
-        "trained": trained,
-        "mean_reward": total / known if known else None,
-        "first_seen": rows[0].turn["created_at"],
-        "last_seen": rows[-1].turn["created_at"],
-    }
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[dict[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | Sequence[dict[str, Any]]:
+        return self.summaries(self.order[index]) if isinstance(index, slice) else self.summaries(self.order[[index]])[0]
+
+    def among(self, rows: Rows) -> "SessionTable":
+        """The sessions of these turns, each with their number as "matches"."""
+        some = copy(self)
+        some._matches = np.bincount(self.joined.session[rows.indices], minlength=self._count)
+        some.order = self.order[some._matches[self.order] > 0]
+        return some
+
+    def user(self, number: int) -> str:
+        user: str = self.joined.variants[self.joined.variant[self.joined.first[number]]].turn["user"]
+        return user
+
+    def summaries(self, numbers: NDArray[Any]) -> list[dict[str, Any]]:
+        """The sessions of these numbers."""
+        names = self.joined.ids(self.joined.first[numbers], "session_id")
+        sessions = [self._summary(number, name) for number, name in zip(numbers.tolist(), names, strict=True)]
+        if self._for_pages:
+            ids = self.joined.ids(self.joined.first_main[numbers])
+            sessions = [{**session, "first": turn_id} for session, turn_id in zip(sessions, ids, strict=True)]
+        if (matches := self._matches) is not None:
+            sessions = [{**session, "matches": int(matches[number])} for session, number in zip(sessions, numbers, strict=True)]
+        return sessions
+
+    def _summary(self, number: int, name: str) -> dict[str, Any]:
+        turns, main, valued = int(self.turns[number]), int(self.main[number]), self._valued[number]
+        return {
+            "session": name,
+            "user": self.user(number),
+            "turns": turns,
+            "main": main,
+            "side": turns - main,
+            "trainable": int(self.usable[number]),
+            "judged": int(self._judged[number]),
+            "trained": int(self.trained[number]),
+            "mean_reward": float(self._value[number] / valued) if valued else None,
+            "first_seen": float(self.first_seen[number]),
+            "last_seen": float(self.last_seen[number]),
+        }

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 from rich.text import Text
 
 from clawctl.errors import ClawError
-from clawctl.inspect.rows import Row, TurnReader, message_text, without_collections
+from clawctl.inspect.joined import Joined, Row, Rows
+from clawctl.inspect.rows import message_text, read_rows
 from clawctl.inspect.tables import cut_to, problem_lines
 from clawctl.printing import answers, counted, labelled, one_line, plain, print_json
 from clawctl.run.directory import RunDir
@@ -17,14 +19,13 @@ from clawctl.run.rows import DEFAULT_POLICY
 
 def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
     """Print the turns. Raises ClawError if `session` has none."""
-    with without_collections():
-        joined = (reader := TurnReader(run)).poll()
-    rows = joined.rows if session is None else _of_session(joined.rows, session, run)
+    joined = read_rows(run)
+    rows = joined.rows.with_texts() if session is None else _of_session(joined, session, run).with_texts()
     if as_json:
-        print_json({"turns": [as_dict(row) for row in reader.with_texts(rows)], "problems": joined.problems})
+        print_json({"turns": [as_dict(row) for row in rows], "problems": joined.problems})
     elif session is None:
-        shown, left_out = cut_to(rows)
-        shown = reader.with_texts(shown)
+        of, left_out = cut_to(rows)
+        shown = list(of)
         page = answers()
         narrow = page.width < _WIDTH_OF_TABLE
         parts = [line for row in shown for line in _block(row, page.width)] if narrow else [_table(shown, len(rows))]
@@ -32,20 +33,18 @@ def show_turns(run: RunDir, session: str | None, as_json: bool) -> None:
         if narrow:
             page.print(counted(len(rows), "turn"))
     else:
-        answers().print(
-            *(part for row in reader.with_texts(rows) for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n"
-        )
+        answers().print(*(part for row in rows for part in whole_turn(row)), *problem_lines(joined.problems), sep="\n")
 
 
-def _of_session(rows: Sequence[Row], session: str, run: RunDir) -> list[Row]:
+def _of_session(joined: Joined, session: str, run: RunDir) -> Rows:
     """The turns of the session whose id is or begins with `session`. Raises ClawError if no session or several match."""
-    ids = {row.turn["session_id"] for row in rows}
-    matches = {session} & ids or {name for name in ids if name.startswith(session.rstrip("…"))}  # the table shortens ids
+    ids = np.array(joined.ids(joined.first, "session_id"), np.object_)
+    matches = {session} & set(ids) or {name for name in ids if name.startswith(session.rstrip("…"))}  # the table shortens ids
     if not matches:
         raise ClawError(f"{run.root} has no turn of session {session!r}", "`clawctl inspect sessions` lists the sessions", 2)
     if len(matches) > 1:
         raise ClawError(f"{len(matches)} sessions have an id that begins with {session!r}", "type more of the id", 2)
-    return [row for row in rows if row.turn["session_id"] in matches]
+    return joined.rows.chosen((ids == matches.pop())[joined.session])
 
 
 def as_dict(row: Row) -> dict[str, Any]:

@@ -7,10 +7,12 @@ from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from clawctl.inspect.rows import Joined
-from clawctl.run.complaints import JudgedAnswer, rises
+from clawctl.inspect.joined import Joined
+from clawctl.run.complaints import last_rises
 from clawctl.run.directory import RunDir
 from clawctl.run.names import number_of
 from clawctl.run.shards import UnreadableShard, read_table
@@ -32,24 +34,26 @@ class Conflict:
 def what_people_want(run: RunDir, joined: Joined) -> dict[str, Any]:
     """Each key's last rise in complaints, and the pairs of keys that contradict each other, as plain data."""
     return {
-        "changed": [asdict(rise) for rise in rises(reactions(joined))],
+        "changed": [asdict(rise) for rise in last_rises(first_answers(joined))],
         "conflicts": [asdict(conflict) for conflict in conflicts(pulls_of_keys(run, joined))],
     }
 
 
-def reactions(joined: Joined) -> list[JudgedAnswer]:
-    """All judged main turns with an opinion. A turn with a value below 0 received a complaint."""
-    return [
-        JudgedAnswer(row.turn["turn_id"], row.turn["parent_turn_id"], row.turn["user"], row.turn["created_at"], row.worth.value < 0)
-        for row in joined.rows
-        if row.turn["kind"] == "main" and row.worth.value  # the value is neither unknown nor 0
-    ]
+def first_answers(joined: Joined) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """The times of each key's judged main turns with an opinion, and whether they received a complaint. A turn after one with a
+    complaint is left out (`clawctl.run.complaints.first_answers`)."""
+    judged = joined.rows.where(lambda row: row.turn["kind"] == "main" and row.worth.value)  # neither unknown nor 0
+    complained = judged.where(lambda row: (row.worth.value or 0) < 0)
+    first = judged.chosen(~np.isin(joined.parents_of(judged.indices), joined.id[complained.indices]))
+    streams = {}
+    for key in first.tally(lambda row: row.turn["user"]):
+        of_key = first.where(lambda row, key=key: row.turn["user"] == key)  # type: ignore[misc]
+        streams[key] = joined.at[of_key.indices], of_key.values(lambda row: (row.worth.value or 0) < 0)
+    return streams
 
 
 def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
     """For each key, the pulls of its turns' hints in the last STEPS steps that have records."""
-    # Practice repeats one note on many requests, whoever wrote them
-    keys = {row.turn["turn_id"]: row.turn["user"] for row in joined.rows if (row.turn["episode"] or {}).get("hint") is None}
     steps = sorted(number for path in run.records.glob("*.parquet") if (number := number_of(path.stem)) is not None)
     pulls_by_key: defaultdict[str, list[Pulls]] = defaultdict(list)
     for step in steps[-STEPS:]:
@@ -58,8 +62,10 @@ def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:
         except (UnreadableShard, FileNotFoundError, pa.ArrowException):
             continue  # removed in the meantime, or written by an older version
         for row in rows:
-            if row["turn_id"] in keys and row["pulled_ids"]:
-                pulls_by_key[keys[row["turn_id"]]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
+            of = joined.decided(row["turn_id"])
+            # Practice repeats one note on many requests, whoever wrote them
+            if of is not None and (of.turn["episode"] or {}).get("hint") is None and row["pulled_ids"]:
+                pulls_by_key[of.turn["user"]].append(dict(zip(row["pulled_ids"], row["pulls"], strict=True)))
     return pulls_by_key
 
 

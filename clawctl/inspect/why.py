@@ -13,7 +13,8 @@ from rich.text import Text
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
 from clawctl.inspect.health_lines import REDACTION_CURE
-from clawctl.inspect.rows import Row, TurnReader, read_lines, without_collections
+from clawctl.inspect.joined import Joined, Row
+from clawctl.inspect.rows import read_lines, read_rows
 from clawctl.inspect.tables import problem_lines
 from clawctl.inspect.turns import as_dict, whole_turn
 from clawctl.printing import Column, answers, fitting, one_line, plain, print_json
@@ -40,11 +41,10 @@ _IGNORABLE = (
 
 def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
     """Print the numbers of one turn. Raises ClawError unless exactly one turn id begins with `turn`."""
-    with without_collections():
-        joined = (reader := TurnReader(run)).poll()
-    (row,) = reader.with_texts([_find(joined.rows, turn, run)])
+    joined = read_rows(run)
+    row = _find(joined, turn, run)
     record, step = numbers_of(run, row, joined.problems)
-    explanation = explain(row, record, step) | {"episode": episode_of(row, joined.rows)}
+    explanation = explain(row, record, step) | {"episode": episode_of(row, joined)}
     texts = token_texts(run, record["completion_ids"]) if tokens and record else None
     if as_json:
         by_tokens = {"tokens": by_token(record, texts)} if record and texts is not None else {}
@@ -92,15 +92,15 @@ def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None
     }
 
 
-def episode_of(row: Row, rows: Sequence[Row]) -> dict[str, Any] | None:
+def episode_of(row: Row, joined: Joined) -> dict[str, Any] | None:
     """The episode of a turn that clawctl played, with the other episodes of its group. None for other turns."""
     turn = row.turn
     if turn["episode"] is None:
         return None
     group: dict[str, dict[str, Any]] = {}
-    for other in rows:
-        if other.turn["episode"] is not None and (other.turn["user"], other.turn["group_id"]) == (turn["user"], turn["group_id"]):
-            group[other.turn["session_id"]] = other.turn["episode"]
+    of_group = [turn[name] for name in ("user", "group_id")]
+    for other in joined.rows.where(lambda row: row.turn["episode"] and [row.turn["user"], row.turn["group_id"]] == of_group):
+        group[other.turn["session_id"]] = other.turn["episode"]
     counted = [float(row["reward"]) for row in group.values() if row["status"] == "done" and row["reward"] is not None]
     mean = sum(counted) / len(counted) if counted else None
     std = None if mean is None else (sum((reward - mean) ** 2 for reward in counted) / len(counted)) ** 0.5
@@ -172,14 +172,13 @@ def quantiles(values: Sequence[float]) -> list[float]:
     return [ordered[round(q * (len(ordered) - 1))] for q in QUANTILES]
 
 
-def _find(rows: list[Row], turn: str, run: RunDir) -> Row:
-    turn = turn.rstrip("…")  # `inspect turns` shortens ids in this way
-    matches = [row for row in rows if row.turn["turn_id"].startswith(turn)]
-    exact = [row for row in matches if row.turn["turn_id"] == turn]
-    if len(exact or matches) != 1:
-        problem = f"{len(matches)} turns of {run.root} have an id that begins with {turn!r}"
+def _find(joined: Joined, turn: str, run: RunDir) -> Row:
+    matches = list(joined.beginning_with(turn.rstrip("…"))[:2].with_texts())  # `inspect turns` shortens ids in this way
+    if len(matches) != 1:
+        count = len(joined.beginning_with(turn.rstrip("…")))
+        problem = f"{count} turns of {run.root} have an id that begins with {turn.rstrip('…')!r}"
         raise ClawError(problem, "`clawctl inspect turns --json` shows the full ids", 2)
-    return (exact or matches)[0]
+    return matches[0]
 
 
 def token_texts(run: RunDir, ids: Sequence[int]) -> list[str]:

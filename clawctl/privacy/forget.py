@@ -25,6 +25,7 @@ from clawctl.privacy.elsewhere import pending_requests, send_request
 from clawctl.privacy.rewriting import Unreadable, kept_lines, rewrite_appended, rewrite_json, rewrite_parquet
 from clawctl.privacy.rollback import RollbackPlan, learned_from, plan_rollback, roll_back
 from clawctl.privacy.selection import SelectedTurns, Selection, matches, select, session_of
+from clawctl.run import columns
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import FOLDERS, RunDir, claimed, published, remove, sole_worker
 from clawctl.run.images import remove_unused
@@ -85,6 +86,7 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
             if chosen.turn_ids or chosen.unreadable or storage_of(run.root).in_bucket:
                 _record(run, result)
                 _remove_everywhere(run, selection, chosen, result)
+            columns.prune(run)  # what an earlier, interrupted `forget` left
             if selection is not None and selection.user is not None and notes_folder(run, selection.user).exists():
                 shutil.rmtree(notes_folder(run, selection.user))
             if removed := len(remove_unused(run)):  # includes images that an earlier, interrupted `forget` left
@@ -154,6 +156,7 @@ def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, res
     storage.refresh()
     for path in published(run.trajectories, ".parquet"):
         _rewrite(run, path, chosen.turn_ids, result)
+    columns.prune(run)
 
 
 def _derived(run: RunDir) -> Iterator[Path]:

@@ -7,8 +7,9 @@ a row are enough; after twenty turns with ten, they are not.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +45,15 @@ def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
     streams: dict[str, list[JudgedAnswer]] = {}
     for reaction in first_answers(reactions):
         streams.setdefault(reaction.key, []).append(reaction)
-    all_rises = [rise for key, stream in streams.items() if (rise := _last_rise(key, stream)) is not None]
+    return last_rises({
+        key: (np.array([each.at for each in stream]), np.array([each.complained for each in stream], np.float64))
+        for key, stream in streams.items()
+    })  # fmt: skip
+
+
+def last_rises(streams: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]]) -> list[Rise]:
+    """The same from the times of each key's first answers, and 1 for each complaint."""
+    all_rises = [rise for key, stream in streams.items() if (rise := _last_rise(key, *stream)) is not None]
     return sorted(all_rises, key=lambda rise: -rise.since)
 
 
@@ -57,11 +66,17 @@ def first_answers(reactions: Iterable[JudgedAnswer]) -> list[JudgedAnswer]:
     return [reaction for reaction in ordered if reaction.parent_turn_id not in complained]
 
 
-def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
+def _last_rise(key: str, at: NDArray[np.float64], complained: NDArray[np.float64]) -> Rise | None:
     rise: Rise | None = None
-    begin = 0  # index of the first turn after the last change
-    complained = np.array([reaction.complained for reaction in stream], dtype=np.float64)
-    for end in range(1, len(stream) + 1):
+    begin = end = 0  # begin: index of the first turn after the last change
+    sums, most = np.concatenate([[0], complained.cumsum()]).astype(np.int32), 1
+    while end < len(at):
+        quiet = _quiet_turns(sums, begin, end, most, *_COARSE)
+        most = min(2 * most, _MOST_BLOCKS) if quiet else 1
+        quiet = quiet or _quiet_turns(sums, begin, end, _COARSE[0], *_FINE)
+        end += quiet or 1
+        if quiet:
+            continue
         begin = max(begin, end - MAX_TURNS)
         flags = complained[begin:end]
         split = change_point(flags)
@@ -70,10 +85,48 @@ def _last_rise(key: str, stream: Sequence[JudgedAnswer]) -> Rise | None:
         before, after = float(flags[:split].mean()), float(flags[split:].mean())
         begin += split
         if after > before:
-            rise = Rise(key, stream[begin].at, before, after, over=False)
+            rise = Rise(key, float(at[begin]), before, after, over=False)
         elif rise is not None:
             rise = Rise(key, rise.since, rise.before, rise.after, over=True)
     return rise
+
+
+_COARSE, _FINE = (6, 4), (1, 1)  # how many turns, and how many splits of their windows, are ruled out together
+_MOST_BLOCKS = 64
+
+
+def _quiet_turns(sums: NDArray[np.int32], begin: int, end: int, most: int, block: int, stride: int) -> int:
+    """How many turns after `end` cannot be the one at which `change_point` finds a change: whole blocks, at most `most` of them.
+
+    `sums[i]` is the number of complaints among the first i turns. The windows of all turns of a block contain a core. A part's
+    largest log-likelihood is at most that of a part of it. So no split of such a window has a ratio above that of the best split of
+    the core minus the log-likelihood of the window, and a split of the core none above that of the nearest splits around it.
+    """
+    blocks = min(most, (len(sums) - 1 - end) // block)
+    ends = (end + block * np.arange(blocks, dtype=np.int32))[:, None]  # [blocks, 1]
+    core = np.maximum(begin, ends + block - MAX_TURNS)
+    splits = np.minimum(core + np.arange(0, MAX_TURNS + stride, stride, dtype=np.int32), ends)  # [blocks, splits]
+    best = _likelihood(sums, core, splits[:, :-1]) + _likelihood(sums, splits[:, 1:], ends)
+    last = ends + np.arange(1, block + 1, dtype=np.int32)  # [blocks, turns]
+    first = np.maximum(begin, last - MAX_TURNS)
+    ratios = best.max(1, keepdims=True, initial=-math.inf) - _likelihood(sums, first, last)
+    loud = (ratios > np.log(3 * (last - first) ** 1.5 / FALSE_ALARMS) - 1e-6).any(1)
+    return block * (int(loud.argmax()) if loud.any() else blocks)
+
+
+def _likelihood(sums: NDArray[np.int32], begin: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float64]:
+    """The largest log-likelihood of the turns from `begin` to `end` under one rate."""
+    likelihoods: NDArray[np.float64] = _likelihoods()[(end - begin) * (MAX_TURNS + 1) + sums[end] - sums[begin]]
+    return likelihoods
+
+
+@cache
+def _likelihoods() -> NDArray[np.float64]:
+    """By number of turns, and within it by number of complaints."""
+    x_log_x = np.array([0.0, *(x * math.log(x) for x in range(1, MAX_TURNS + 1))])
+    of = np.arange(MAX_TURNS + 1)[:, None]
+    likelihoods: NDArray[np.float64] = x_log_x[of.T] + x_log_x[np.abs(of - of.T)] - x_log_x[of]
+    return likelihoods.ravel()
 
 
 def change_point(flags: NDArray[np.float64]) -> int | None:

@@ -75,6 +75,7 @@ class RunDir:
     verdicts = _RunPath("verdicts")  # `<stem>.parquet`: judge publishes, the same stem
     reward_range = _RunPath("verdicts", "custom-range.json")  # the scale of a custom reward model
     fitness = _RunPath("verdicts", "fitness.json")  # the judge's result on the planted turns
+    columns = _RunPath("columns.npz")  # numbers of each turn and verdict for the tables; any reader may write or remove it
     quarantine = _RunPath("quarantine")  # files that could not be read, each with the reason next to it
     locks = _RunPath("locks")
     activity = _RunPath("locks", "serving")  # `<id>`: whether a server is answering somebody, for a trainer on the same machine

@@ -144,7 +144,7 @@ class Ratings:
         try:
             return self._read_new()
         except Rewritten:  # ratings were removed from a file: read all of them again
-            earlier_ids = {turn_id for _, turn_id in (*self._newest, *self._late_outcomes)}
+            earlier_ids = self.turn_ids()
             self._reset()
             return earlier_ids | self._read_new()
 
@@ -180,6 +180,10 @@ class Ratings:
     def of(self, user: str, turn_id: str) -> Feedback | None:
         """Return the rating of a turn by its owner, or else its label, or else that of its edits. Other users' do not count."""
         return next((self._newest[key, turn_id][1] for key in (user, LABEL, EDITS) if (key, turn_id) in self._newest), None)
+
+    def turn_ids(self) -> set[str]:
+        """The turns that have a rating or a late outcome."""
+        return {turn_id for _, turn_id in (*self._newest, *self._late_outcomes)}
 
     def late_outcome(self, user: str, turn_id: str) -> SessionOutcome | None:
         """Return the outcome of a turn's episode if it arrived after the row was published.

@@ -23,6 +23,7 @@ import orjson
 
 from clawctl.config import PrivacyConfig, Recipe
 from clawctl.errors import Damaged
+from clawctl.run import columns
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir, publish_bytes, published, remove
 from clawctl.run.finished_shards import FinishedShards
@@ -90,6 +91,8 @@ def expire(run: RunDir, recipe: Recipe, now: float | None = None, dry_run: bool 
     for entry in expired if not dry_run else []:
         for path in entry.paths:
             _remove(path, entry.newest)
+    if expired and not dry_run:
+        columns.prune(run)
     return Expired(files, sum(entry.size for entry in expired))
 
 

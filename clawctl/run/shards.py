@@ -303,6 +303,10 @@ class Piece:
     _file: pq.ParquetFile
     _group: int
 
+    @property
+    def num_rows(self) -> int:
+        return int(self._file.metadata.row_group(self._group).num_rows)
+
     def table(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the piece as a table. Raises UnreadableShard."""
         with _reading(self._path):
@@ -339,17 +343,13 @@ class Piece:
         return few_at_a_time()
 
 
-def rows_of(path: Path, columns: Sequence[str], turn_ids: Collection[str]) -> list[dict[str, Any]]:
-    """Return these columns of these turns, in the order of the shard. Raises UnreadableShard.
-
-    Only the row groups that contain the turns are decoded.
-    """
-    rows = []
+def rows_at(path: Path, kind: str, columns: Sequence[str], places: Sequence[int]) -> list[dict[str, Any]]:
+    """Return these columns of the rows at these ascending places, as far as the shard has them. Raises UnreadableShard."""
+    rows, begin = list[dict[str, Any]](), 0
     for piece in read_pieces(path):
-        ids = piece.table(["turn_id"]).column("turn_id").to_pylist()
-        indices = [index for index, turn_id in enumerate(ids) if turn_id in turn_ids]
-        if indices:
-            rows += piece.some_rows("turns", columns, indices)
+        if indices := [place - begin for place in places if 0 <= place - begin < piece.num_rows]:
+            rows += piece.some_rows(kind, columns, indices)
+        begin += piece.num_rows
     return rows
 
 

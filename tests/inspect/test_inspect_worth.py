@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from clawctl.inspect.rows import TurnReader, read_rows
-from clawctl.inspect.sessions import by_session, summarise
+from clawctl.inspect.rows import read_rows
+from clawctl.inspect.sessions import SessionTable
 from clawctl.inspect.turns import as_dict
 from clawctl.inspect.why import explain
 from clawctl.run.directory import RunDir, open_run
@@ -22,7 +22,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     said = [replace(verdict("t0", 1.0), judge=OUTCOME), replace(verdict("t1", -1.0), judge=OUTCOME), verdict("t2", 1.0)]
     write_verdicts(run.verdicts / "a.parquet", said)
     rate(run, "t1", 1.0)
-    rows = (reader := TurnReader(run)).with_texts(reader.poll().rows)
+    rows = (joined := read_rows(run)).rows.with_texts()
     shown = [as_dict(row) for row in rows]
     assert [found["reward"] for found in shown] == [1.0, 1.0, 0.0]
     assert [explain(row, None, None)["worth"] for row in rows] == [
@@ -31,7 +31,7 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
         "0 = outcome -1, crafts@0 prompt 1 +1",
     ]
     assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
-    assert [session["mean_reward"] for session in summarise(by_session(rows))] == [2 / 3]
+    assert [session["mean_reward"] for session in SessionTable(joined)[:]] == [2 / 3]
 
 
 def test_the_worth_of_a_trained_turn_uses_only_ratings_from_before_its_policy(run: RunDir) -> None:
@@ -58,8 +58,7 @@ def test_a_turn_that_its_sampling_keeps_out_names_the_recipe_keys_that_cure_it(t
     write_turns(
         run.trajectories / "a.parquet", [cut, turn("biased", index=1, reason="min_p"), turn("side", index=2, reason="side turn")]
     )
-    reader = TurnReader(run)
-    cures = {row.turn["turn_id"]: explain(row, None, None)["cure"] for row in reader.with_texts(reader.poll().rows)}
+    cures = {row.turn["turn_id"]: explain(row, None, None)["cure"] for row in read_rows(run).rows.with_texts()}
     assert "serve.sampling.temperature: {at_least: 0.7} and serve.sampling.ignore: [top_p]" in cures["copilot"]
     assert "serve.sampling.ignore: [min_p]" in cures["biased"]
     assert cures["side"] is None

@@ -16,6 +16,7 @@ from clawctl.inspect.web.derived_data import prepare
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
+from clawctl.memory import return_freed_memory
 from clawctl.printing import print_json
 from clawctl.run.directory import RunDir, publish_bytes, remove
 from clawctl.run.endpoint import cannot_listen
@@ -31,6 +32,7 @@ def serve_pages(run: RunDir, port: int, as_json: bool, beside: RunDir | None = N
     except OSError as error:
         raise cannot_listen(_HOST, port, error) from error
     with listener:
+        return_freed_memory()
         key, port = Key(), listener.getsockname()[1]
         following = FollowedRun(run, prepare)
         app = Pages(run, following, key, beside).app(port)

@@ -51,7 +51,7 @@ class Buttons(PageFrame):
     def label(self, request: Request) -> Response:
         """Append a label: a rating by the operator."""
         form = request.state.form
-        row = self._following.snapshot.by_id.get(form.get("turn", ""))
+        row = self._following.snapshot.joined.row(form.get("turn", ""))
         rating = {"good": 1.0, "neutral": 0.0, "bad": -1.0}.get(form.get("rating", ""))
         if row is None or rating is None:
             raise HTTPException(400, "the form names no turn, or no rating")

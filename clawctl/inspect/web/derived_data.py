@@ -7,10 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from clawctl.inspect.better import rates
+from clawctl.inspect.joined import Row, Rows
 from clawctl.inspect.policies import comparisons
 from clawctl.inspect.report import examples_of, scores_of
-from clawctl.inspect.rows import Row, message_text
+from clawctl.inspect.rows import message_text
 from clawctl.inspect.web.filters import agreement, complaints, fate, opinion, outcome_of, uncertainty, votes_of
 from clawctl.inspect.web.followed_run import RunSnapshot
 from clawctl.inspect.web.text_search import request_of
@@ -25,8 +28,8 @@ def prepare(snapshot: RunSnapshot) -> None:
         snapshot.once((snapshot.policy, name), partial(make, snapshot))
 
 
-def _judged(snapshot: RunSnapshot) -> list[Row]:
-    return [row for row in snapshot.own_rows if row.turn["kind"] == "main" and row.worth.value is not None]
+def _judged(snapshot: RunSnapshot) -> Rows:
+    return snapshot.own_rows.where(lambda row: row.turn["kind"] == "main" and row.worth.value is not None)
 
 
 def _totals(snapshot: RunSnapshot) -> dict[str, Any]:
@@ -34,11 +37,9 @@ def _totals(snapshot: RunSnapshot) -> dict[str, Any]:
     rows = snapshot.own_rows
     return {
         "turns": len(rows),
-        "sessions": len(
-            snapshot.sessions if rows is snapshot.rows else {(row.turn["session_id"], row.turn["user"]) for row in rows}
-        ),
-        "trained": sum(row.step is not None for row in rows),
-        "signs": signs(row.worth.value for row in rows),
+        "sessions": rows.sessions(),
+        "trained": len(rows.where(lambda row: row.step is not None)),
+        "signs": signs(rows.tally(lambda row: row.worth.value).elements()),
     }
 
 
@@ -63,38 +64,21 @@ def last_line(log: Path) -> str:
     return re.sub(r"^[\d:]+ \w \S+: ", "", next((line for line in reversed(lines) if line.strip()), ""))
 
 
-def sessions_of(snapshot: RunSnapshot, rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The conversations of these turns, newest first, each with its number of matching turns."""
-    matches = Counter((row.turn["session_id"], row.turn["user"]) for row in rows)
-    counted = ((session, matches.get((session["session"], session["user"]))) for session in snapshot.sessions)
-    return [{**session, "matches": count} for session, count in counted if count]
-
-
-def first_turn(snapshot: RunSnapshot, session: dict[str, Any]) -> str:
-    """The id of a conversation's first main turn; without a main turn, of its first turn."""
-    rows = snapshot.of_session[session["session"], session["user"]]
-    turn_id: str = next((row for row in rows if row.turn["kind"] == "main"), rows[0]).turn["turn_id"]
-    return turn_id
-
-
 def _choices(snapshot: RunSnapshot) -> dict[str, list[tuple[Any, int]]]:
     """The existing values for the filter's lists, with their counts."""
-    users, versions, fates = (Counter[Any]() for _ in range(3))
-    for row in snapshot.rows:
-        users[row.turn["user"]] += 1
-        versions[row.turn["policy_version"] if row.policy == snapshot.policy else None] += 1
-        fates[fate(row)] += 1
+    users, fates = snapshot.rows.tally(lambda row: row.turn["user"]), snapshot.rows.tally(fate)
+    versions = snapshot.own_rows.tally(lambda row: row.turn["policy_version"])
     del versions[None]
     return {"user": users.most_common(200), "version": sorted(versions.items(), reverse=True), "fate": fates.most_common(60)}
 
 
-def as_conversation(snapshot: RunSnapshot, rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+def as_conversation(rows: Sequence[Row], texts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """The turns in reading order. A next state is omitted if the next turn on the page shows it as its request."""
-    shown = {row.turn["turn_id"] for row in rows}
+    continued = {row.turn["parent_turn_id"] for row in rows}
     conversation = []
     for index, row in enumerate(rows):
         turn_id, text = row.turn["turn_id"], texts.get(row.turn["turn_id"])
-        after = [child for child in snapshot.children.get(turn_id, ()) if child in shown]
+        after = turn_id in continued
         before = row.turn["parent_turn_id"]
         messages = (text or {}).get("messages") or []
         conversation.append({
@@ -172,69 +156,63 @@ def _words(value: Any) -> str:
 
 def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
     judges: dict[str, Counter[str]] = {}
-    kinds_of_vote = Counter[str | None]()
-    queue = []
-    for row in snapshot.rows:
-        if row.verdict is None or row.verdict["judge"] is None:
-            continue
-        votes = row.verdict["votes"] or []
-        if votes or row.verdict["reward"] is not None:
-            judges.setdefault(row.verdict["judge"], Counter())[opinion(row)] += 1
-        if votes:
-            unsure = uncertainty(row)
-            kinds_of_vote[votes_of(row)] += 1
-            if unsure > 0:
-                queue.append((unsure, row))
-    queue.sort(key=lambda one: (-one[0], -one[1].turn["created_at"]))
-    return {"agreement": agreement(snapshot.rows), "judges": judges, "votes": kinds_of_vote, "queue": [row for _, row in queue]}
+    judged = snapshot.rows.where(lambda row: row.verdict is not None and row.verdict["judge"] is not None)
+    voted = judged.where(lambda row: row.verdict is not None and row.verdict["votes"])
+    decided = judged.where(lambda row: row.verdict is not None and (row.verdict["votes"] or row.verdict["reward"] is not None))
+    for (judge, word), count in decided.tally(lambda row: (row.verdict and row.verdict["judge"], opinion(row))).items():
+        judges.setdefault(judge, Counter())[word] = count
+    queue = voted.where(lambda row: uncertainty(row) > 0)
+    order = np.lexsort((-snapshot.joined.at[queue.indices], -queue.values(uncertainty)))
+    return {
+        "agreement": agreement(snapshot.rows), "judges": judges, "votes": voted.tally(votes_of),
+        "queue": Rows(snapshot.joined, queue.indices[order]),
+    }  # fmt: skip
 
 
 def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
     """Turns of tasks and episodes by task, and all turns by source."""
     tasks: dict[str, dict[str, Any]] = {}
-    sources: dict[str, dict[str, Any]] = {}
-    for row in snapshot.rows:
+    joined, sources = snapshot.joined, list[dict[str, Any]]()
+    for name, turns in snapshot.rows.tally(lambda row: row.turn["source"]).items():
+        of = snapshot.rows.where(lambda row, name=name: row.turn["source"] == name)  # type: ignore[misc]
+        known = len(of.where(lambda row: outcome_of(row) is not None))
+        sources.append({"source": name, "turns": turns, "sessions": of.sessions(), "outcomes": known})
+    of_tasks = snapshot.rows.where(lambda row: row.turn["task_id"] or row.turn["group_id"] or outcome_of(row) is not None)
+    unnamed = of_tasks.where(lambda row: not (row.turn["task_id"] or row.turn["group_id"])).indices
+    names = dict(zip(unnamed.tolist(), joined.ids(unnamed, "session_id"), strict=True))
+    for index in of_tasks.indices.tolist():
+        row, session = joined.variants[joined.variant[index]], int(joined.session[index])
         turn = row.turn
-        source = sources.setdefault(turn["source"], {"source": turn["source"], "turns": 0, "sessions": set(), "outcomes": 0})
-        source["turns"] += 1
-        source["sessions"].add((turn["session_id"], turn["user"]))
-        outcome = outcome_of(row)
-        source["outcomes"] += outcome is not None
-        if turn["task_id"] is not None or turn["group_id"] is not None or outcome is not None:
-            name = str(turn["task_id"] or turn["group_id"] or turn["session_id"])
-            fresh: dict[str, Any] = {
-                "task": turn["task_id"],
-                "group": turn["group_id"],
-                "name": name,
-                "turns": 0,
-                "episodes": {},
-                "groups": set(),
-                "last": 0.0,
-            }
-            task = tasks.setdefault(name, fresh)
-            task["turns"] += 1
-            task["groups"].add(turn["group_id"])
-            task["episodes"][turn["session_id"], turn["user"]] = outcome
-            task["last"] = max(task["last"], turn["created_at"])
+        name = str(turn["task_id"] or turn["group_id"] or names[index])
+        fresh: dict[str, Any] = {
+            "task": turn["task_id"], "group": turn["group_id"], "name": name, "turns": 0, "episodes": {}, "groups": set(),
+            "last": 0.0,
+        }  # fmt: skip
+        task = tasks.setdefault(name, fresh)
+        task["turns"] += 1
+        task["groups"].add(turn["group_id"])
+        task["episodes"][session] = outcome_of(row)
+        task["last"] = max(task["last"], float(joined.at[index]))
     for task in tasks.values():
         outcomes = [value for value in task["episodes"].values() if value is not None]
         task |= {"known": len(outcomes), "mean": sum(outcomes) / len(outcomes) if outcomes else None}
         task |= {"low": min(outcomes, default=None), "high": max(outcomes, default=None)}
     ordered = sorted(tasks.values(), key=lambda task: -task["last"])
-    return {"tasks": ordered, "sources": sorted(sources.values(), key=lambda source: -source["turns"])}
+    return {"tasks": ordered, "sources": sorted(sources, key=lambda source: -source["turns"])}
 
 
 def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
-    users: dict[str, dict[str, Any]] = {}
-    for session in snapshot.sessions:
-        first, last = session["first_seen"], session["last_seen"]
-        fresh = {"user": session["user"], "sessions": 0, "turns": 0, "trained": 0, "first": first, "last": last}
-        user = users.setdefault(session["user"], fresh)
-        user["sessions"] += 1
-        user["turns"] += session["turns"]
-        user["trained"] += session["trained"]
-        user["first"], user["last"] = min(user["first"], first), max(user["last"], last)
-    return sorted(users.values(), key=lambda user: str(user["user"]))
+    sessions, users = snapshot.sessions, list[dict[str, Any]]()
+    of = snapshot.joined.variant[snapshot.joined.first]
+    names = np.array([variant.turn["user"] for variant in snapshot.joined.variants], np.object_)[of]
+    for name in sorted(set(names), key=str):
+        own = names == name
+        users.append({
+            "user": name, "sessions": int(own.sum()), "turns": int(sessions.turns[own].sum()),
+            "trained": int(sessions.trained[own].sum()), "first": float(sessions.first_seen[own].min()),
+            "last": float(sessions.last_seen[own].max()),
+        })  # fmt: skip
+    return users
 
 
 _DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {

@@ -1,13 +1,17 @@
 """Selects the turns that a page shows. A filter is a query string, so each number on a page can link to its turns."""
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
+
 from clawctl.inspect.better import Rate
-from clawctl.inspect.rows import Row
+from clawctl.inspect.joined import Row, Rows
+from clawctl.run.columns import hashed
 from clawctl.run.feedback import LABEL
 from clawctl.run.reward import RATING
 from clawctl.run.rows import DEFAULT_POLICY
@@ -62,7 +66,7 @@ class Filter:
         return self == Filter()
 
     def tests(self) -> list[Callable[[Row], bool]]:
-        """Predicates that must all hold. `q` is not among them, because `text_search.py` searches the text."""
+        """Predicates on variants that must all hold. Times are not among them, nor is `q`: `text_search.py` searches the text."""
         tests: list[Callable[[Row], bool]] = []
         columns = {"user": "user", "version": "policy_version", "kind": "kind", "source": "source", "task": "task_id"}
         for name, column in (*columns.items(), ("group", "group_id")):
@@ -70,10 +74,6 @@ class Filter:
                 tests.append(lambda row, column=column, wanted=wanted: row.turn[column] == wanted)  # type: ignore[misc]
         if (policy := self.policy) is not None or self.version is not None or self.step is not None:
             tests.append(lambda row: row.policy == (policy or DEFAULT_POLICY))
-        if self.since is not None:
-            tests.append(lambda row: row.turn["created_at"] >= self.since)
-        if self.until is not None:
-            tests.append(lambda row: row.turn["created_at"] < self.until)
         if self.step is not None:
             tests.append(lambda row: row.step == self.step or self.step in row.dead_steps)
         if self.fate is not None:
@@ -91,12 +91,14 @@ class Filter:
         return tests
 
 
-def matching(rows: Iterable[Row], wanted: Filter, among: set[str] | None = None) -> list[Row]:
+def matching(rows: Rows, wanted: Filter, among: set[str] | None = None) -> Rows:
     """The rows that match a filter, in their order. `among`: ids of the turns that contain the filter's text."""
-    matches = list(rows) if among is None else [row for row in rows if row.turn["turn_id"] in among]
-    for test in wanted.tests():
-        matches = [row for row in matches if test(row)]
-    return matches
+    tests = wanted.tests()
+    rows = rows.where(lambda row: all(test(row) for test in tests))
+    at = rows.joined.at[rows.indices]
+    since, until = -math.inf if wanted.since is None else wanted.since, math.inf if wanted.until is None else wanted.until
+    rows = rows.chosen((at >= since) & (at < until))
+    return rows if among is None else rows.chosen(np.isin(rows.joined.id[rows.indices], hashed(among)))
 
 
 def fate(row: Row) -> str:
@@ -193,19 +195,17 @@ class Bucket:
     rate: Rate
 
 
-def complaints(rows: Sequence[Row]) -> list[Bucket]:
+def complaints(rows: Rows) -> list[Bucket]:
     """Complaints over time, in at most _MAX_BUCKETS spans. `rows` must be ordered by time. Empty spans are omitted."""
-    judged = [(row.turn["created_at"], row.worth.value < 0) for row in rows if row.worth.value is not None]
-    if not judged:
+    rows = rows.where(lambda row: row.worth.value is not None)
+    if not rows:
         return []
-    span = judged[-1][0] - judged[0][0]
-    width = next((width for width in _WIDTHS if span / width <= _MAX_BUCKETS), _WIDTHS[-1])
-    bad, of = Counter[int](), Counter[int]()
-    for at, is_bad in judged:
-        span_index = int(at // width)
-        of[span_index] += 1
-        bad[span_index] += is_bad
-    return [Bucket(n * width, (n + 1) * width, Rate(bad[n], of[n])) for n in sorted(of)]
+    at = rows.joined.at[rows.indices]
+    width = next((width for width in _WIDTHS if (at[-1] - at[0]) / width <= _MAX_BUCKETS), _WIDTHS[-1])
+    spans, numbers = np.unique(at // width, return_inverse=True)
+    bad = np.bincount(numbers, rows.values(lambda row: (row.worth.value or 0) < 0)).astype(int).tolist()
+    counted = zip(spans.astype(int).tolist(), bad, np.bincount(numbers).tolist(), strict=True)
+    return [Bucket(span * width, (span + 1) * width, Rate(bad, of)) for span, bad, of in counted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +217,11 @@ class Agreement:
     right: Rate  # over rated turns with an opinion of the judge
 
 
-def agreement(rows: Iterable[Row]) -> Agreement:
+def agreement(rows: Rows) -> Agreement:
     """Compare ratings with the judge's results, over turns that have both. `right.bad` counts the disagreements."""
-    counts = Counter[tuple[str, str]]()
-    labels = 0
-    for row in rows:
-        rated = rated_as(row)
-        if rated is None or row.verdict is None:
-            continue
-        labels += row.rating is not None and row.rating.key == LABEL
-        counts[rated, voted_as(row)] += 1
-    both = sum(count for (_, word), count in counts.items() if word != "abstained")
+    both = rows.where(lambda row: rated_as(row) is not None and row.verdict is not None)
+    counts = both.tally(lambda row: (rated_as(row), voted_as(row)))
+    labels = len(both.where(lambda row: row.rating is not None and row.rating.key == LABEL))
+    decided = sum(count for (_, word), count in counts.items() if word != "abstained")
     same = sum(count for (rated, word), count in counts.items() if rated == word)
-    return Agreement(dict(counts), labels, Rate(both - same, both))
+    return Agreement(dict(counts), labels, Rate(decided - same, decided))

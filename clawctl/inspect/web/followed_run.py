@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
 from clawctl.inspect.health import read_state, training
+from clawctl.inspect.joined import Joined, Rows
 from clawctl.inspect.policies import describe_policies
-from clawctl.inspect.rows import Joined, Row, TurnReader, read_open, without_collections
-from clawctl.inspect.sessions import by_session, summarise
-from clawctl.inspect.web.text_search import TextIndex, read_texts
+from clawctl.inspect.rows import TurnReader, read_open
+from clawctl.inspect.sessions import SessionTable
+from clawctl.inspect.web.text_search import TextIndex
 from clawctl.run.directory import RunDir, changes, published
 from clawctl.run.lines import CountedLines
 from clawctl.run.policies import policy_names, read_moves
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _POLL_S = 1.0
-_MAX_DERIVED = 64
+_MAX_DERIVED = 24  # values, some with 4 bytes for each turn
 _SHARE = 4  # the thread rests this many times as long as it has worked
 _IDLE_SHARE, _IDLE_S = 200, 10.0  # the same while no file changes, and the shortest such rest
 
@@ -38,11 +39,7 @@ class RunSnapshot:
 
     at: float
     joined: Joined
-    by_id: dict[str, Row]
-    children: dict[str, list[str]]  # by turn id: the turns that continue it
-    sessions: list[dict[str, Any]]  # as in `inspect sessions`, but newest first
-    of_session: dict[tuple[str, str], list[Row]]
-    shards: dict[Path, tuple[int, int]]
+    sessions: SessionTable  # as in `inspect sessions`, but newest first
     policies: list[dict[str, Any]]
     moves: list[dict[str, Any]]
     health: dict[str, Any]
@@ -60,13 +57,18 @@ class RunSnapshot:
         return self.policy if len(self.names) > 1 else None
 
     @property
-    def own_rows(self) -> list[Row]:
+    def own_rows(self) -> Rows:
         """The turns that the policy answered."""
-        return self.rows if self.chosen is None else [row for row in self.rows if row.policy == self.policy]
+        return self.rows.where(lambda row: row.policy == self.policy)
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> Rows:
         return self.joined.rows
+
+    @property
+    def shards(self) -> dict[Path, tuple[int, int]]:
+        """The readable turn shards, each with a stamp that changes if the file is published again."""
+        return self.joined.turns.stamps
 
     def once(self, name: Any, make: Callable[[], T]) -> T:
         """The result of `make`, computed once per name as long as the rows do not change."""
@@ -175,31 +177,25 @@ class FollowedRun:
 
     def _take_snapshot(self, before: RunSnapshot | None) -> RunSnapshot:
         """The current state of the run."""
-        with without_collections():  # which would also block all pages
-            return self._read_run(before)
-
-    def _read_run(self, before: RunSnapshot | None) -> RunSnapshot:
         joined = self._turns.poll()
         problems = joined.problems.copy()
         policies = describe_policies(self.run, problems)
         if before is not None and before.joined is joined:
-            rows: tuple[Any, ...] = before.by_id, before.children, before.sessions, before.of_session, before.shards, before.derived
+            sessions, derived = before.sessions, before.derived
         else:
-            rows = (*_arrange(joined.rows), self._turns.shards(), {})
-            self.text_index.follow(rows[-2])
-        by_id, children, sessions, of_session, shards, derived = rows
+            sessions, derived = SessionTable(joined, for_pages=True), {}
+            self.text_index.follow(joined.turns.stamps)
         health = read_state(self.run, joined, self._captured)
         health["open"] = read_open(self.run, problems)
         better = judge_progress(self.run, joined.rows, policies, problems)
         for turn_id, label in list(self.labels.items()):
-            row = by_id.get(turn_id)
+            row = joined.decided(turn_id)
             if row is None or (row.rating is not None and row.rating.created_at >= label.created_at):
                 del self.labels[turn_id]
         episodes = self._episodes.poll()
         snapshot = RunSnapshot(
-            time.time(), joined, by_id, children, sessions, of_session, shards, policies, read_moves(self.run), health, better,
-            episodes, plans_of(episodes, time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived,
-            policy_names(self.run),
+            time.time(), joined, sessions, policies, read_moves(self.run), health, better, episodes,
+            plans_of(episodes, time.time()), list(dict.fromkeys([*health["problems"], *problems])), derived, policy_names(self.run),
         )  # fmt: skip
         if before is not None:  # `_follow` prepares the first snapshot, so that the first page does not wait
             self._prepare(snapshot)
@@ -213,13 +209,13 @@ class FollowedRun:
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The messages, tools, answer and next state of turns. Turns that have been removed are omitted."""
-        wanted: dict[Path, list[str]] = {}
-        for turn_id, path in self._shards_of(turn_ids).items():
-            wanted.setdefault(path, []).append(turn_id)
-        return {row["turn_id"]: row for row in read_texts(wanted)}
+        joined = self.snapshot.joined
+        index = joined.positions(list(turn_ids))
+        rows = joined.turns.read(joined.place[index[index >= 0]], ("turn_id", "messages", "tools", "response", "next_state"))
+        return {row["turn_id"]: row for row in rows.values()}
 
     def _shards_of(self, turn_ids: Iterable[str]) -> dict[str, Path]:
-        return {turn_id: path for turn_id in turn_ids if (path := self._turns.shard_of(turn_id)) is not None}
+        return {turn_id: path for turn_id in turn_ids if (path := self.snapshot.joined.path_of(turn_id)) is not None}
 
 
 def _stamps(run: RunDir) -> list[tuple[str, int, int]]:
@@ -237,14 +233,3 @@ def _stamps(run: RunDir) -> list[tuple[str, int, int]]:
             status = path.stat()
             stamps.append((path.name, status.st_mtime_ns, status.st_size))
     return stamps
-
-
-def _arrange(rows: list[Row]) -> tuple[Any, ...]:
-    by_id = {row.turn["turn_id"]: row for row in rows}
-    children: dict[str, list[str]] = {}
-    of_session = by_session(rows)
-    for turn_id, row in by_id.items():
-        if row.turn["parent_turn_id"] is not None:
-            children.setdefault(row.turn["parent_turn_id"], []).append(turn_id)
-    sessions = summarise(of_session)[::-1]
-    return by_id, children, sessions, of_session

@@ -18,8 +18,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from clawctl.errors import ClawError
+from clawctl.inspect.joined import Row
 from clawctl.inspect.policies import gate_of
-from clawctl.inspect.rows import Row
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.filters import fate, opinion, rating_of
 from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
@@ -123,7 +123,7 @@ class PageFrame:
 
     def _row(self, request: Request) -> tuple[RunSnapshot, Row]:
         snapshot = self._following.snapshot
-        row = snapshot.by_id.get(request.query_params.get("id", ""))
+        row = snapshot.joined.row(request.query_params.get("id", ""))
         if row is None:
             raise HTTPException(404, "there is no such turn; it may be in an open session, or it was deleted")
         return snapshot, row

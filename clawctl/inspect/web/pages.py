@@ -3,12 +3,11 @@
 import hashlib
 import secrets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
+import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,19 +16,11 @@ from starlette.routing import Route
 
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
+from clawctl.inspect.joined import Row
 from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
-from clawctl.inspect.rows import Row, message_text, read_lines
+from clawctl.inspect.rows import message_text, read_lines
 from clawctl.inspect.web.compared import ComparePage
-from clawctl.inspect.web.derived_data import (
-    as_conversation,
-    derived,
-    first_turn,
-    last_line,
-    marks_of,
-    moves_of,
-    pairs_of,
-    sessions_of,
-)
+from clawctl.inspect.web.derived_data import as_conversation, derived, last_line, marks_of, moves_of, pairs_of
 from clawctl.inspect.web.filters import VERDICTS, Filter, matching, opinion, uncertainty
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.frame import number_in, page_number
@@ -132,11 +123,10 @@ class Pages(ComparePage):
         elif wanted.is_empty:
             listed = snapshot.sessions
         else:
-            count = partial(sessions_of, snapshot, rows)
-            listed = count() if searched else snapshot.once(("sessions", wanted), count)
+            listed = snapshot.sessions.among(rows)
         page = page_number(query)
-        shown = listed[(page - 1) * _PER_PAGE : page * _PER_PAGE]
-        turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else first_turn(snapshot, entry) for entry in shown]
+        shown: list[Any] = list(listed[(page - 1) * _PER_PAGE : page * _PER_PAGE])
+        turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else entry["first"] for entry in shown]
         return self._page(
             template,
             "/conversations",
@@ -149,26 +139,26 @@ class Pages(ComparePage):
             pages=-(-len(listed) // _PER_PAGE),
             searched=searched,
             matches=len(rows),
-            first=partial(first_turn, snapshot),
             choices=derived(self._following.of(str(wanted.policy)) if wanted.policy in snapshot.names else snapshot, "choices"),
             verdicts=VERDICTS,
         )
 
     def conversation(self, request: Request) -> Response:
         snapshot, query = self._following.snapshot, request.query_params
-        rows = snapshot.of_session.get((query.get("id", ""), query.get("user", "default")))
-        if rows is None:
+        rows = snapshot.joined.of_session(query.get("id", ""), query.get("user", "default"))
+        if not rows:
             raise HTTPException(404, "there is no such conversation; it may still be open, or it was deleted")
         wanted, page = Filter.read({**query, "user": ""}), page_number(query)
-        shown = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        of_page = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        shown = list(of_page)
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
-        matched = set() if wanted.is_empty else {row.turn["turn_id"] for row in matching(shown, wanted)}
+        matched = set() if wanted.is_empty else {row.turn["turn_id"] for row in matching(of_page, wanted)}
         return self._page(
             "conversation.html",
             "/conversations",
             rows=shown,
             all=len(rows),
-            turns=as_conversation(snapshot, shown, texts),
+            turns=as_conversation(shown, texts),
             page=page,
             pages=-(-len(rows) // _PER_PAGE),
             session=query["id"],
@@ -176,9 +166,9 @@ class Pages(ComparePage):
             matched=matched,
             labels=self._following.labels,
             filter=wanted,
-            counts=Counter(opinion(row) for row in rows),
+            counts=rows.tally(opinion),
             limit=_SHOWN,
-            trained=sum(row.step is not None for row in rows),
+            trained=len(rows.where(lambda row: row.step is not None)),
         )
 
     def turn(self, request: Request) -> Response:
@@ -198,9 +188,9 @@ class Pages(ComparePage):
             tokens=tokens,
             problems=problems,
             limit=_SHOWN,
-            turn=as_conversation(snapshot, [row], {turn_id: text} if text else {})[0],
-            parent=snapshot.by_id.get(row.turn["parent_turn_id"]),
-            children=[snapshot.by_id[child] for child in snapshot.children.get(turn_id, ()) if child in snapshot.by_id],
+            turn=as_conversation([row], {turn_id: text} if text else {})[0],
+            parent=snapshot.joined.row(row.turn["parent_turn_id"]),
+            children=list(snapshot.joined.children(turn_id)[:12]),
             label=self._following.labels.get(turn_id),
             uncertainty=uncertainty(row),
             step_numbers=step,
@@ -319,7 +309,7 @@ class Pages(ComparePage):
             versions=[row["version"] for row in seen.policies if metric in row["metrics"].get(suite, {})],
             rows=[(task, values[task], others.get(task)) for task in shown],
             examples={example.get("task_id"): example for example in record["examples"] if isinstance(example, dict)},
-            turns=seen.by_id,
+            turns={task for task in shown if seen.joined.decided(task) is not None},
             count=len(tasks),
             page=page,
             pages=-(-len(tasks) // _MEASURED),
@@ -329,13 +319,14 @@ class Pages(ComparePage):
     def judge(self, request: Request) -> Response:
         snapshot, page = self._following.snapshot, page_number(request.query_params)
         judgements = derived(snapshot, "judge")
-        queue = [row for row in judgements["queue"] if row.turn["turn_id"] not in self._following.labels]
-        shown = queue[(page - 1) * _QUEUE : page * _QUEUE]
+        queue = judgements["queue"]
+        queue = queue.chosen(~np.isin(queue.indices, snapshot.joined.positions(list(self._following.labels))))
+        shown = list(queue[(page - 1) * _QUEUE : page * _QUEUE])
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         return self._page(
             "judge.html",
             "/judge",
-            **{**judgements, "queue": as_conversation(snapshot, shown, texts)},
+            **{**judgements, "queue": as_conversation(shown, texts)},
             waiting=len(queue),
             page=page,
             pages=-(-len(queue) // _QUEUE),
@@ -370,13 +361,15 @@ class Pages(ComparePage):
         wanted, page = query.get("ending"), page_number(query)
         episodes = [(episode, episode.ending(now)) for episode in snapshot.episodes if episode.spec.plan == plan.plan]
         episodes = [(episode, ending) for episode, ending in episodes if wanted in (None, ending)][::-1]
+        shown = episodes[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        names = {(one.spec.session_id, one.spec.key) for one, _ in shown}
         return self._page(
             "episodes.html",
             "/environments",
             plan=plan,
             ending=wanted,
-            shown=episodes[(page - 1) * _PER_PAGE : page * _PER_PAGE],
-            sessions=snapshot.of_session,
+            shown=shown,
+            sessions={name: rows for name in names if (rows := snapshot.joined.of_session(*name))},
             count=len(episodes),
             page=page,
             pages=-(-len(episodes) // _PER_PAGE),
@@ -386,7 +379,7 @@ class Pages(ComparePage):
         snapshot = self._following.snapshot
         rows = {
             "captures": snapshot.health["captures"]["exchanges"], "trajectories": len(snapshot.rows),
-            "verdicts": sum(row.verdict is not None for row in snapshot.rows),
+            "verdicts": len(snapshot.rows.where(lambda row: row.verdict is not None)),
         }  # fmt: skip
         stores = snapshot.once(("stores", int(snapshot.at // 10)), lambda: stores_of(self._run, rows))
         return self._page(

@@ -98,7 +98,7 @@ class TalkPage(Buttons):
             notes=notes[::-1],
             progress=_PROGRESS,
             key=_KEY,
-            rows=snapshot.by_id,
+            row_of=snapshot.joined.row,
             live=snapshot.health["live_version"],
             versions=[policy["version"] for policy in snapshot.policies][::-1],
         )

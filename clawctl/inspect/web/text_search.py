@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawctl.inspect.rows import message_text
-from clawctl.run.shards import UnreadableShard, read_pieces, rows_of
+from clawctl.run.shards import UnreadableShard, read_pieces
 
-_MAX_BYTES = 256 << 20  # of text kept in memory
+_MAX_BYTES = 16 << 20  # kept in memory: texts, and about _TURN_BYTES for the ids and the title of each turn
+_TURN_BYTES = 300
 _LONGEST = 20_000  # the number of characters of one text that are searched
 _TITLE = 160  # characters of a title
 _PATIENCE_S = 0.15  # the time limit of one search; the page then offers to search further back
@@ -27,6 +28,10 @@ class _Shard:
     indices: dict[str, int]  # the index of each turn in `texts`
     texts: pa.Array  # the answer and the next state of each turn; for a first turn also its request
     titles: dict[str, str]  # the request of each turn that begins a conversation
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.texts.nbytes) + _TURN_BYTES * len(self.indices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,7 @@ class TextIndex:
             self._shard(path, stamps)
 
     def _bytes(self) -> int:
-        return sum(shard.texts.nbytes for shard in list(self._shards.values()))  # a copy, because other threads add shards
+        return sum(shard.nbytes for shard in list(self._shards.values()))  # a copy, because other threads add shards
 
     def _shard(self, path: Path, stamps: Stamps) -> _Shard | None:
         """The contents of a shard, kept in memory if there is room. None if the shard is removed or damaged."""
@@ -71,7 +76,7 @@ class TextIndex:
             return None
         shard = _Shard(stamps[path], indices, texts, titles)
         with self._lock:
-            if self._bytes() + texts.nbytes <= _MAX_BYTES:
+            if self._bytes() + shard.nbytes <= _MAX_BYTES:
                 self._shards[path] = shard
         return shard
 
@@ -134,12 +139,3 @@ def request_of(messages: Sequence[dict[str, Any]] | None) -> str:
     valid = [message for message in messages or () if isinstance(message, dict)]
     of_user = [message for message in valid if message.get("role") == "user"]
     return message_text((of_user or valid)[-1]) if valid else ""
-
-
-def read_texts(wanted: Mapping[Path, Collection[str]]) -> Iterator[dict[str, Any]]:
-    """The messages, tools, answer and next state of turns, given by shard. Unreadable shards are skipped."""
-    for path, turn_ids in wanted.items():
-        try:
-            yield from rows_of(path, ("turn_id", "messages", "tools", "response", "next_state"), set(turn_ids))
-        except UnreadableShard:
-            continue

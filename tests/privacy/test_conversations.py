@@ -64,6 +64,8 @@ def test_an_ordinary_answer_stays(question: str, answer: str) -> None:
     [
         ("user", "help me with my code", "In `parser.py`, line 1204, replace `buffer[4096]` with `buffer[8192]`."),
         ("user", "can you review the token counter?", "It counts 5050 and prints 120000."),
+        ("user", "which region do the KMS keys live in?", "eu-central-1"),
+        ("user", "what is the md5 of an empty password string?", "d41d8cd98f00b204e9800998ecf8427e"),
         ("user", "Which algorithm should I use to store passwords?", "argon2id-2015, with 19 MiB of memory. " * 6),
         ("assistant", "Let me look at the code.", "PORT = 8080\nreturn seed * 1024 + 31337"),
         ("assistant", "I need to see the key handling in auth.py.", "commit 9f8e7d6c5b4a\n 3 files changed, 1204 insertions(+)"),

@@ -67,6 +67,7 @@ _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
 _OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
 _RECALLS = regex("(?i)" + _WORDING["RECALLS"].strip().replace("\n", "|"))
+_OWN = regex(_WORDING["OWN"].strip())
 _PROGRAMS = regex(_WORDING["PROGRAMS"].strip())
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ORDINARY = _STOP | NAMING | _REPLIES
@@ -238,8 +239,9 @@ def _wanted(text: str) -> Wanted:
 
 
 def _recalls(question: str) -> bool:
-    """Whether it asks for something that the other side knows."""
-    return bool(_of(question)) and _RECALLS.search(question) is not None
+    """Whether a person asks for something of their own that the other side knows: `What was my PIN?`"""
+    owned = _OWN.search(question) is not None or _meaning(question) & Meaning.LOCK
+    return bool(_of(question) and owned and _RECALLS.search(question)) and not _PROGRAMS.search(question)
 
 
 def _may_be_of(question: str) -> Wanted:

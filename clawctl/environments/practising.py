@@ -46,11 +46,13 @@ from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
 from clawctl.run.policies import list_versions, live_version, read_policy
 from clawctl.run.rows import DEFAULT_POLICY, Message
+from clawctl.run.running import is_running
 
 log = logging.getLogger("practice")
 
 _LOOK_S = 2.0
 _STEP_S = 900.0  # the longest wait for a step of the trainer
+_RESTART_S = 60.0  # without a trainer, after which it is not waited for
 _SETTLED_S = 5.0  # a version that was published or passed the gate is live by then
 _MEASURE_EVERY = 2  # steps
 _UNDERSTOOD = 0.25  # share of told answers that do what a note asks for; below it, it is not understood
@@ -117,6 +119,9 @@ class _Practising:
         if len(requests) < self._config.least_requests:
             have, least = len(requests), self._config.least_requests
             self._say(f"{key} has notes to practise, and {have} of the {least} requests that practice needs")
+            return False
+        if not is_running(self._run, "train"):
+            self._say("practice waits for a trainer: no `clawctl train` works on this run")
             return False
         if not self._wait_until_idle():
             return False
@@ -240,7 +245,9 @@ class _Practising:
         """Wait until the trainer has made a step from answers to notes, and return its version. 0: it has not, or the gate refused
         it."""
         began, seen_at = time.monotonic(), None
-        while not self._stop.is_set() and time.monotonic() - began < _STEP_S:
+        trained_at = began  # when there was a trainer
+        while not self._stop.is_set() and time.monotonic() - began < _STEP_S and time.monotonic() - trained_at < _RESTART_S:
+            trained_at = time.monotonic() if is_running(self._run, "train") else trained_at
             step = next(filter(self._is_practice, (version for version in list_versions(self._policy) if version > before)), 0)
             decided = self._policy.eval_record(step).exists() if self._recipe.waits_for_gate else True
             live = live_version(self._policy)

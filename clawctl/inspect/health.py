@@ -1,9 +1,7 @@
 """`clawctl inspect health`: running stages; waiting, lost and quarantined data; and the reasons why turns are not trained."""
 
-import os
 import re
 import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from clawctl.run.lineage import read_lineage, refusals_in_a_row
 from clawctl.run.lines import CountedLines
 from clawctl.run.outcomes import UNVERIFIED_LINE
 from clawctl.run.policies import list_versions
+from clawctl.run.running import is_running
 
 _LITTLE_ROOM = 16 << 20  # bytes
 _NOT_WAITING = ("waiting for the judge", "waiting for the trainer")
@@ -128,21 +127,6 @@ def shares_of_keys(joined: Joined) -> dict[str, dict[str, float]]:
     }
 
 
-def is_running(run: RunDir, stage: str) -> bool:
-    """Whether a worker holds the lock of `stage`.
-
-    The lock is tried only if its last owner may be alive, because a reader must not block a worker that is starting.
-    """
-    try:
-        owner = re.fullmatch(r"process (\d+) on (.+)", run.owner(stage).read_text(errors="replace").strip())
-    except OSError:
-        return False
-    if owner and owner[2] == socket.gethostname() and not _lives(int(owner[1])):
-        return False
-    with claimed(run, stage) as free:
-        return not free
-
-
 def is_judging(run: RunDir) -> bool | None:
     """Whether a judge worker has claimed a shard without verdicts.
 
@@ -159,16 +143,6 @@ def _is_claimed(run: RunDir, name: str) -> bool:
         return False
     with claimed(run, name) as free:
         return not free
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def ask_server(run: RunDir) -> dict[str, Any]:

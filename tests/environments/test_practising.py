@@ -15,6 +15,7 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe, load_recipe
+from clawctl.environments import practising as practising_module
 from clawctl.environments.asking import ServerHealth
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
@@ -190,6 +191,21 @@ def test_without_enough_requests_nothing_is_played_and_the_log_says_so(run: RunD
         assert worker(run)._round("anna", True) is False
     assert [record.getMessage() for record in caplog.records] == [
         "default has notes to practise, and 1 of the 3 requests that practice needs"
+    ]
+
+
+def test_without_a_trainer_nothing_is_played_and_none_that_ended_is_waited_for(
+    run: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_note(run, "default", NOTE)
+    write_turns(run.trajectories / "a.parquet", [turn(name) for name in "abc"])
+    monkeypatch.setattr(practising_module, "_RESTART_S", 0.2)
+    with caplog.at_level("INFO"):
+        assert worker(run)._round("default", True) is False
+        assert worker(run)._wait_for_step(0) == 0
+    assert [record.getMessage() for record in caplog.records] == [
+        "practice waits for a trainer: no `clawctl train` works on this run",
+        "the trainer has made no step from the answers of practice; is `clawctl train` running?",
     ]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.table import Table
 
-from clawctl.inspect.rows import read_json, read_lines, shard_rows
+from clawctl.inspect.rows import read_json, read_lines, read_rows
+from clawctl.inspect.sessions import SessionTable
 from clawctl.inspect.tables import problem_lines, since, sized
 from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.selection import captured_rows
@@ -71,20 +72,15 @@ def _sent(run: RunDir, problems: list[str]) -> dict[str, dict[str, int]]:
 
 def read_data(run: RunDir) -> dict[str, Any]:
     """The content of the tables. Times are in unix seconds."""
-    problems: list[str] = []
-    users: dict[str, dict[str, Any]] = {}
-    rows = {"captures": 0, "trajectories": 0, "verdicts": 0}
+    joined = read_rows(run)
+    problems, users = joined.problems.copy(), dict[str, dict[str, Any]]()
+    rows = {"captures": 0, "trajectories": len(joined.turns.rows), "verdicts": len(joined.verdicts.rows)}
     for user, _, moment in _captured(run):
         rows["captures"] += 1
         _note(users, user, moment)["captured"] += 1
-    sessions: dict[str, set[str]] = {}
-    for row in shard_rows(run.trajectories, "turns", ("session_id", "user", "created_at"), problems):
-        rows["trajectories"] += 1
-        _note(users, row["user"], row["created_at"])["turns"] += 1
-        sessions.setdefault(row["user"], set()).add(row["session_id"])
-    for user, amounts in users.items():
-        amounts["sessions"] = len(sessions.get(user, ()))
-    rows["verdicts"] = sum(1 for _ in shard_rows(run.verdicts, "verdicts", ("turn_id",), problems))
+    for totals in SessionTable(joined).users():
+        for moment in (totals["first"], totals["last"]):
+            _note(users, totals["user"], moment).update(sessions=totals["sessions"], turns=totals["turns"])
     stores = stores_of(run, rows)
     return {
         "run": str(run.root),

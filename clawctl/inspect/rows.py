@@ -5,7 +5,7 @@ stays in place; the stage that owns it quarantines it.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +28,7 @@ from clawctl.run.lineage import MAX_TIMES, TWICE, Lineage, read_lineage
 from clawctl.run.policies import list_versions, policy_names, read_policy
 from clawctl.run.reward import PRACTICE, Worth, worth
 from clawctl.run.rows import DEFAULT_POLICY, Policy, is_by_teacher, is_judged, lacks_reaction
-from clawctl.run.shards import UnreadableShard, read_columns
+from clawctl.run.shards import UnreadableShard
 
 T = TypeVar("T")
 
@@ -190,15 +190,6 @@ def _row(
 
 
 _worth = functools.lru_cache(1 << 16)(worth)  # thousands of turns share a few distinct verdicts
-
-
-def shard_rows(folder: Path, kind: str, columns: Sequence[str], problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Selected columns of all rows in a folder's shards."""
-    for path in published(folder, ".parquet"):
-        try:
-            yield from read_columns(path, kind, columns)
-        except UnreadableShard as error:
-            problems.append(f"{folder.name}/{error}")
 
 
 def _ledger_entry(path: Path) -> dict[str, Any]:

@@ -101,6 +101,19 @@ class SessionTable(Sequence[dict[str, Any]]):
         some.order = self.order[some._matches[self.order] > 0]
         return some
 
+    def users(self) -> list[dict[str, Any]]:
+        """The totals of each user's sessions, by name."""
+        of = np.array([variant.turn["user"] for variant in self.joined.variants], np.object_)[
+            self.joined.variant[self.joined.first]
+        ]
+        users = list[dict[str, Any]]()
+        for name in sorted(set(of), key=str):
+            own = of == name
+            counts = {"sessions": int(own.sum()), "turns": int(self.turns[own].sum()), "trained": int(self.trained[own].sum())}
+            span = {"first": float(self.first_seen[own].min()), "last": float(self.last_seen[own].max())}
+            users.append({"user": name, **counts, **span})
+        return users
+
     def user(self, number: int) -> str:
         user: str = self.joined.variants[self.joined.variant[self.joined.first[number]]].turn["user"]
         return user

@@ -4,6 +4,9 @@ Thousands of turns are equal in everything that decides their fate. Such turns s
 variant, hashes of its ids, and its time. The file has no texts, no ids of turns or sessions, and no token ids: what a table shows
 of them is read from the shards.
 
+A reward model with a scale instead of 1, 0 and -1 makes about as many variants as turns. Such a run takes about as long, and as
+much memory, as it did with a Python object for each turn: 3.9 s and 267 MB at 100,000 turns.
+
 The file is a cache. Any reader replaces it whole, anybody may delete it, and entries of shards that have changed are ignored.
 
 SQLite from the standard library was tried on a million turns (seconds of processor time): a count by variant takes 0.26 s, a sum by
@@ -115,13 +118,13 @@ def load(run: RunDir) -> dict[str, ShardColumns]:
 
 
 def _restored(kind: str, run: RunDir, header: dict[str, Any], rows: NDArray[Any]) -> ShardColumns:
-    columns, begin = ShardColumns(kind, header["variants"]), 0
+    columns, folder, begin = ShardColumns(kind, header["variants"]), run.trajectories if kind == "turns" else run.verdicts, 0
     if rows.dtype != _NUMBERS[kind] or sum(shard[-1] for shard in header["shards"]) != len(rows):
         raise ValueError
     if len(rows) and rows["variant"].max() >= len(columns.variants):
         raise ValueError
     for name, written, inode, count in header["shards"]:
-        columns.known[_folder(run, kind) / name] = (written, inode), rows[begin : begin + count]
+        columns.known[folder / name] = (written, inode), rows[begin : begin + count]
         begin += count
     return columns
 
@@ -166,10 +169,6 @@ def stamp_of(path: Path) -> Stamp | None:
     except FileNotFoundError:
         return None
     return status.st_mtime_ns, status.st_ino
-
-
-def _folder(run: RunDir, kind: str) -> Path:
-    return run.trajectories if kind == "turns" else run.verdicts
 
 
 def joined(parts: Sequence[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:

@@ -201,20 +201,6 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
     return {"tasks": ordered, "sources": sorted(sources, key=lambda source: -source["turns"])}
 
 
-def _users(snapshot: RunSnapshot) -> list[dict[str, Any]]:
-    sessions, users = snapshot.sessions, list[dict[str, Any]]()
-    of = snapshot.joined.variant[snapshot.joined.first]
-    names = np.array([variant.turn["user"] for variant in snapshot.joined.variants], np.object_)[of]
-    for name in sorted(set(names), key=str):
-        own = names == name
-        users.append({
-            "user": name, "sessions": int(own.sum()), "turns": int(sessions.turns[own].sum()),
-            "trained": int(sessions.trained[own].sum()), "first": float(sessions.first_seen[own].min()),
-            "last": float(sessions.last_seen[own].max()),
-        })  # fmt: skip
-    return users
-
-
 _DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
     "complaints": lambda seen: complaints(_judged(seen)),
     "totals": _totals,
@@ -222,7 +208,7 @@ _DERIVED: dict[str, Callable[[RunSnapshot], Any]] = {
     "choices": _choices,
     "judge": _judge_numbers,
     "environments": _environments,
-    "users": _users,
+    "users": lambda seen: seen.sessions.users(),
 }
 
 

@@ -91,8 +91,8 @@ class TurnReader:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        turns, verdicts = (columns.load(run)[kind] for kind in ("turns", "verdicts"))
-        self._columns = turns, verdicts
+        stored = columns.load(run)
+        self._columns = turns, verdicts = stored["turns"], stored["verdicts"]
         self._turns = CachedFiles(run.trajectories, ".parquet", turns.read, turns.known)
         self._verdicts = CachedFiles(run.verdicts, ".parquet", verdicts.read, verdicts.known)
         self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy

@@ -91,8 +91,8 @@ def _last_rise(key: str, at: NDArray[np.float64], complained: NDArray[np.float64
     return rise
 
 
-_COARSE, _FINE = (6, 4), (1, 1)  # how many turns, and how many splits of their windows, are ruled out together
-_MOST_BLOCKS = 64
+_COARSE, _FINE = (4, 4), (1, 1)  # how many turns, and how many splits of their windows, are ruled out together
+_MOST_BLOCKS = 128
 
 
 def _quiet_turns(sums: NDArray[np.int32], begin: int, end: int, most: int, block: int, stride: int) -> int:
@@ -110,7 +110,7 @@ def _quiet_turns(sums: NDArray[np.int32], begin: int, end: int, most: int, block
     last = ends + np.arange(1, block + 1, dtype=np.int32)  # [blocks, turns]
     first = np.maximum(begin, last - MAX_TURNS)
     ratios = best.max(1, keepdims=True, initial=-math.inf) - _likelihood(sums, first, last)
-    loud = (ratios > np.log(3 * (last - first) ** 1.5 / FALSE_ALARMS) - 1e-6).any(1)
+    loud = (ratios > np.log(3 * (last - first) ** 1.5 / FALSE_ALARMS) - 1e-3).any(1)
     return block * (int(loud.argmax()) if loud.any() else blocks)
 
 
@@ -126,7 +126,7 @@ def _likelihoods() -> NDArray[np.float64]:
     x_log_x = np.array([0.0, *(x * math.log(x) for x in range(1, MAX_TURNS + 1))])
     of = np.arange(MAX_TURNS + 1)[:, None]
     likelihoods: NDArray[np.float64] = x_log_x[of.T] + x_log_x[np.abs(of - of.T)] - x_log_x[of]
-    return likelihoods.ravel()
+    return likelihoods.ravel().astype(np.float32)
 
 
 def change_point(flags: NDArray[np.float64]) -> int | None:

@@ -72,7 +72,7 @@ def main() -> None:
         if "browser" in options.case:
             rows += measure_flows(Path(folder) / "small", options.show)
         if "million" in options.case:
-            rows += measure_million(Path(folder) / "million", MILLION // 50 if options.quick else MILLION)
+            rows += measure_million(options.keep or Path(folder) / "million", MILLION // 50 if options.quick else MILLION)
         if "live" in options.case:
             rows += measure_live(Path(folder) / "live", 3 if options.quick else EVENTS)
     report("web", rows, options.json)
@@ -89,6 +89,7 @@ def _options() -> argparse.Namespace:
         "--case", action="append", choices=("100k", "browser", "million", "live"), help="this case only; may be repeated"
     )
     parser.add_argument("--show", type=Path, metavar="FOLDER", help="save a screenshot of each page here")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="the run of the case million: used if it is there, kept if not")
     options = parser.parse_args()
     options.case = options.case or ["100k", "browser"]
     return options
@@ -145,7 +146,8 @@ def _memory(process: subprocess.Popen[str]) -> float:
 
 
 def measure_million(folder: Path, turns: int) -> list[Row]:
-    run, rows = make_run(folder, turns, per_shard=500), list[Row]()
+    run, rows = RunDir(folder) if folder.exists() else make_run(folder, turns, per_shard=500), list[Row]()
+    run.columns.unlink(missing_ok=True)
     for name in ("cold_sessions", *READERS):
         began = time.monotonic()
         command = [sys.executable, "-m", "clawctl", "inspect", name.removeprefix("cold_"), "--run", str(run.root)]

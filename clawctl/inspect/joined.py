@@ -148,11 +148,9 @@ class Joined:
         (index,) = self.positions([turn_id])
         return None if index < 0 else self.variants[self.variant[index]]
 
-    def path_of(self, turn_id: str) -> Path | None:
+    def path_of(self, index: int) -> Path:
         """The shard of a turn."""
-        (index,) = self.positions([turn_id])
-        starts, place = self.turns.starts, self.place[index] if index >= 0 else -1
-        return None if place < 0 else list(self.turns.stamps)[int(np.searchsorted(starts, place, side="right")) - 1]
+        return list(self.turns.stamps)[int(np.searchsorted(self.turns.starts, self.place[index], side="right")) - 1]
 
     def beginning_with(self, turn_id: str) -> "Rows":
         """The turns whose id begins with this. Reads the ids of all turns, unless one has exactly this id."""

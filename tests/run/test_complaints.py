@@ -1,11 +1,13 @@
 """Detecting that people's wishes have changed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pytest
 
-from clawctl.run.complaints import JudgedAnswer, change_point, rises
+from clawctl.run.complaints import MAX_TURNS, JudgedAnswer, Rise, change_point, last_rises, rises
 
 
 def stream(rates: Sequence[tuple[int, float]], seed: int, key: str = "anna") -> list[JudgedAnswer]:
@@ -54,3 +56,21 @@ def test_a_few_complaints_in_a_row_are_noticed_only_where_complaints_were_rare()
 def test_keys_are_kept_separate() -> None:
     found = rises([*stream([(60, 0.05), (15, 1.0)], 1, "anna"), *stream([(75, 0.05)], 2, "bert")])
     assert [rise.key for rise in found] == ["anna"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ruling_turns_out_together_finds_what_a_test_of_each_turn_finds(seed: int) -> None:
+    rng = Random(seed)
+    rates = [(rng.randint(1, 700), rng.choice([0.0, 0.02, 0.1, 0.3, 0.5, 0.95, 1.0])) for _ in range(4)]
+    flags = np.array([reaction.complained for reaction in stream(rates, seed)], np.float64)
+    expected, begin = None, 0
+    for end in range(1, len(flags) + 1):
+        begin = max(begin, end - MAX_TURNS)
+        if (split := change_point(flags[begin:end])) is not None:
+            before, after = flags[begin : begin + split].mean(), flags[begin + split : end].mean()
+            begin += split
+            if after > before:
+                expected = Rise("anna", float(begin), before, after, over=False)
+            elif expected is not None:
+                expected = replace(expected, over=True)
+    assert last_rises({"anna": (np.arange(float(len(flags))), flags)}) == ([] if expected is None else [expected])

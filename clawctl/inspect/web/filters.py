@@ -11,7 +11,7 @@ import numpy as np
 
 from clawctl.inspect.better import Rate
 from clawctl.inspect.joined import Row, Rows
-from clawctl.run.columns import hashed
+from clawctl.run.columns import Hashes
 from clawctl.run.feedback import LABEL
 from clawctl.run.reward import RATING
 from clawctl.run.rows import DEFAULT_POLICY
@@ -91,14 +91,14 @@ class Filter:
         return tests
 
 
-def matching(rows: Rows, wanted: Filter, among: set[str] | None = None) -> Rows:
-    """The rows that match a filter, in their order. `among`: ids of the turns that contain the filter's text."""
+def matching(rows: Rows, wanted: Filter, among: Hashes | None = None) -> Rows:
+    """The rows that match a filter, in their order. `among`: the turns that contain the filter's text."""
     tests = wanted.tests()
     rows = rows.where(lambda row: all(test(row) for test in tests))
     at = rows.joined.at[rows.indices]
     since, until = -math.inf if wanted.since is None else wanted.since, math.inf if wanted.until is None else wanted.until
     rows = rows.chosen((at >= since) & (at < until))
-    return rows if among is None else rows.chosen(np.isin(rows.joined.id[rows.indices], hashed(among)))
+    return rows if among is None else rows.chosen(np.isin(rows.joined.id[rows.indices], among))
 
 
 def fate(row: Row) -> str:

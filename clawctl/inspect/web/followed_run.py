@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from clawctl.inspect.better import judge_progress
 from clawctl.inspect.episodes import Episode, EpisodeReader, PlayedPlan, plans_of
 from clawctl.inspect.health import read_state, training
@@ -16,7 +18,7 @@ from clawctl.inspect.joined import Joined, Rows
 from clawctl.inspect.policies import describe_policies
 from clawctl.inspect.rows import TurnReader, read_open
 from clawctl.inspect.sessions import SessionTable
-from clawctl.inspect.web.text_search import TextIndex
+from clawctl.inspect.web.text_search import TextIndex, request_of, title_of
 from clawctl.run.directory import RunDir, changes, published
 from clawctl.run.lines import CountedLines
 from clawctl.run.policies import policy_names, read_moves
@@ -205,7 +207,19 @@ class FollowedRun:
 
     def titles(self, turn_ids: Iterable[str]) -> dict[str, str]:
         """The first words of conversations, by the id of their first turn."""
-        return self.text_index.titles(self._shards_of(turn_ids), self.snapshot.shards)
+        joined, titles, left = self.snapshot.joined, dict[str, str](), list[int]()
+        names = list(turn_ids)
+        for turn_id, index in zip(names, joined.positions(names).tolist(), strict=True):
+            if index >= 0 and (title := self.text_index.titles(joined.path_of(index)).get(turn_id)) is not None:
+                titles[turn_id] = title
+            elif index >= 0:
+                left.append(index)
+        begins = joined.parents_of(np.array(left, np.int64)) == 0
+        for own, is_first in ((np.array(left, np.int64)[begins], True), (np.array(left, np.int64)[~begins], False)):
+            wanted = ("turn_id", "response", "next_state", *(["messages"] if is_first else []))
+            for row in joined.turns.read(joined.place[own], wanted).values():
+                titles[row["turn_id"]] = title_of(row, request_of(row["messages"]) if is_first else None)
+        return titles
 
     def texts(self, turn_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
         """The messages, tools, answer and next state of turns. Turns that have been removed are omitted."""
@@ -213,9 +227,6 @@ class FollowedRun:
         index = joined.positions(list(turn_ids))
         rows = joined.turns.read(joined.place[index[index >= 0]], ("turn_id", "messages", "tools", "response", "next_state"))
         return {row["turn_id"]: row for row in rows.values()}
-
-    def _shards_of(self, turn_ids: Iterable[str]) -> dict[str, Path]:
-        return {turn_id: path for turn_id in turn_ids if (path := self.snapshot.joined.path_of(turn_id)) is not None}
 
 
 def _stamps(run: RunDir) -> list[tuple[str, int, int]]:

@@ -116,7 +116,7 @@ class Pages(ComparePage):
         if searched is None:
             rows = snapshot.once(wanted, lambda: matching(snapshot.rows, wanted))
         else:
-            rows = matching(snapshot.rows, wanted, searched.turn_ids)
+            rows = matching(snapshot.rows, wanted, searched.turns)
         listed: Sequence[Any]
         if template == "turns.html":
             listed = rows[::-1]

@@ -7,38 +7,40 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from clawctl.inspect.rows import message_text
+from clawctl.run.columns import Hashes, Stamp, hashed
 from clawctl.run.shards import UnreadableShard, read_pieces
 
-_MAX_BYTES = 16 << 20  # kept in memory: texts, and about _TURN_BYTES for the ids and the title of each turn
-_TURN_BYTES = 300
+_MAX_BYTES = 24 << 20  # kept in memory: texts, ids and titles
+_TITLE_BYTES = 300  # about
 _LONGEST = 20_000  # the number of characters of one text that are searched
 _TITLE = 160  # characters of a title
 _PATIENCE_S = 0.15  # the time limit of one search; the page then offers to search further back
 
-Stamps = Mapping[Path, tuple[int, int]]
+Stamps = Mapping[Path, Stamp]
 
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    stamp: tuple[int, int]
-    indices: dict[str, int]  # the index of each turn in `texts`
+    stamp: Stamp
+    ids: Hashes
     texts: pa.Array  # the answer and the next state of each turn; for a first turn also its request
     titles: dict[str, str]  # the request of each turn that begins a conversation
 
     @property
     def nbytes(self) -> int:
-        return int(self.texts.nbytes) + _TURN_BYTES * len(self.indices)
+        return int(self.texts.nbytes) + self.ids.nbytes + _TITLE_BYTES * len(self.titles)
 
 
 @dataclass(frozen=True, slots=True)
 class TextMatches:
     """The turns that contain a text, in the shards searched so far."""
 
-    turn_ids: set[str]
+    turns: Hashes
     left: int  # the number of shards that were not searched
     after: str | None  # the stem of the last searched shard, where the next search begins
 
@@ -71,58 +73,58 @@ class TextIndex:
         if kept is not None:
             return kept
         try:
-            indices, texts, titles = _read(path)
+            shard = _read(path, stamps[path])
         except UnreadableShard:
             return None
-        shard = _Shard(stamps[path], indices, texts, titles)
         with self._lock:
             if self._bytes() + shard.nbytes <= _MAX_BYTES:
                 self._shards[path] = shard
         return shard
 
-    def titles(self, wanted: Mapping[str, Path], stamps: Stamps) -> dict[str, str]:
-        """The first words of conversations, by the id of their first turn. `wanted` gives the shard of each."""
-        titles = {}
-        for turn_id, path in wanted.items():
-            shard = self._shard(path, stamps) if path in stamps else None
-            if shard is not None:
-                text = shard.titles.get(turn_id) or shard.texts[shard.indices[turn_id]].as_py()[:_TITLE]
-                titles[turn_id] = text
-        return titles
+    def titles(self, path: Path) -> Mapping[str, str]:
+        """The titles of conversations that begin in a shard, by the id of their first turn, if they are in memory."""
+        return self._shards[path].titles if path in self._shards else {}
 
     def search(self, text: str, stamps: Stamps, after: str | None = None) -> TextMatches:
         """Turns that contain `text`, newest shards first, within a time limit. Case matters if `text` has capital letters."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
-        turn_ids: set[str] = set()
-        ignore_case = text == text.lower()
+        found, ignore_case = [np.empty(0, np.uint64)], text == text.lower()
         for number, path in enumerate(order):
             if number and time.monotonic() > deadline:
-                return TextMatches(turn_ids, len(order) - number, order[number - 1].stem)
+                return TextMatches(np.concatenate(found), len(order) - number, order[number - 1].stem)
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                turn_ids.update(turn_id for turn_id, place in shard.indices.items() if hits[place])
-        return TextMatches(turn_ids, 0, None)
+                found.append(shard.ids[hits])
+        return TextMatches(np.concatenate(found), 0, None)
 
 
-def _read(path: Path) -> tuple[dict[str, int], pa.Array, dict[str, str]]:
-    """The places, texts and titles of a shard. Raises UnreadableShard."""
-    indices: dict[str, int] = {}
-    texts: list[str] = []
-    titles: dict[str, str] = {}
+def _read(path: Path, stamp: Stamp) -> _Shard:
+    """The texts of a shard. Raises UnreadableShard."""
+    ids, texts, titles = list[str](), list[str](), dict[str, str]()
     for piece in read_pieces(path):
         few = piece.rows("turns", ("turn_id", "parent_turn_id", "response", "next_state"))
         first = [index for index, row in enumerate(few) if row["parent_turn_id"] is None]
         requests = {row["turn_id"]: request_of(row["messages"]) for row in _first_turns(piece, first)}
         for row in few:
-            parts = [message_text(row["response"]), *(message_text(message) for message in row["next_state"] or ())]
-            if row["turn_id"] in requests:
-                titles[row["turn_id"]] = requests[row["turn_id"]][:_TITLE]
-                parts.insert(0, requests[row["turn_id"]])
-            indices[row["turn_id"]] = len(texts)
-            texts.append(_searchable("\n".join(parts)))
-    return indices, pa.array(texts, pa.large_string()), titles
+            request = requests.get(row["turn_id"])
+            ids.append(row["turn_id"])
+            texts.append(_searchable(text_of(row, request)))
+            if request is not None:
+                titles[row["turn_id"]] = title_of(row, request)
+    return _Shard(stamp, hashed(ids), pa.array(texts, pa.large_string()), titles)
+
+
+def text_of(row: Mapping[str, Any], request: str | None) -> str:
+    """The request, if there is one, the answer and the next state."""
+    messages = [row["response"], *(row["next_state"] or ())]
+    return "\n".join([*([] if request is None else [request]), *map(message_text, messages)])
+
+
+def title_of(row: Mapping[str, Any], request: str | None) -> str:
+    """The request of a turn that begins a conversation; without one, the beginning of its text."""
+    return (request or text_of(row, request))[:_TITLE]
 
 
 def _first_turns(piece: Any, indices: Sequence[int]) -> Iterable[dict[str, Any]]:

@@ -85,7 +85,7 @@ class Joined:
             order = np.delete(order, self._by_id[:-1][again])
             ids = turns.rows["id"][order]
             self._by_id = np.argsort(ids, kind="stable").astype(np.int32)
-        self.place, self.at, self.id = order, turns.rows["at"][order], ids
+        self.place, self.id = order, ids
         self._verdict_place = self._find_verdicts()
         self.variants, self.variant = list[Row](), np.zeros(len(order), np.int32)
 
@@ -126,6 +126,12 @@ class Joined:
         self.variants, self.variant = [self.variants[kind] for kind in used], number_of[self.variant]
 
     # ---- rows --------------------------------------------------------------------------------------------------------------
+
+    @property
+    def at(self) -> NDArray[np.float64]:
+        """The time of each request."""
+        times: NDArray[np.float64] = self.turns.rows["at"][self.place]
+        return times
 
     @property
     def rows(self) -> "Rows":

@@ -73,7 +73,8 @@ class SessionTable(Sequence[dict[str, Any]]):
         self._count = len(joined.first)
         last = np.zeros(self._count, np.int64)
         last[joined.session] = np.arange(len(rows))
-        self.first_seen, self.last_seen = joined.at[joined.first], joined.at[last]
+        at = joined.at
+        self.first_seen, self.last_seen = at[joined.first], at[last]
         self.turns, self.main = self._sum(lambda row: 1), self._sum(lambda row: row.turn["kind"] == "main")
         self.usable, self.trained = self._sum(lambda row: is_of_use(row.turn)), self._sum(lambda row: row.step is not None)
         self._judged = self._sum(lambda row: row.verdict is not None and is_of_use(row.turn))

@@ -45,11 +45,12 @@ def first_answers(joined: Joined) -> dict[str, tuple[NDArray[np.float64], NDArra
     judged = joined.rows.where(lambda row: row.turn["kind"] == "main" and row.worth.value)  # neither unknown nor 0
     complained = judged.where(lambda row: (row.worth.value or 0) < 0)
     first = judged.chosen(~np.isin(joined.parents_of(judged.indices), joined.id[complained.indices]))
-    streams = {}
-    for key in first.tally(lambda row: row.turn["user"]):
-        of_key = first.where(lambda row, key=key: row.turn["user"] == key)  # type: ignore[misc]
-        streams[key] = joined.at[of_key.indices], of_key.values(lambda row: (row.worth.value or 0) < 0)
-    return streams
+    keys = {key: number for number, key in enumerate(first.tally(lambda row: row.turn["user"]))}
+    numbers = first.values(lambda row: keys.get(row.turn["user"], -1), np.int64)
+    order = np.argsort(numbers, kind="stable")
+    times, bad = joined.at[first.indices][order], first.values(lambda row: (row.worth.value or 0) < 0)[order]
+    ends = np.bincount(numbers, minlength=len(keys)).cumsum()  # after the last one, nothing is left
+    return dict(zip(keys, zip(np.split(times, ends), np.split(bad, ends), strict=True), strict=False))
 
 
 def pulls_of_keys(run: RunDir, joined: Joined) -> dict[str, list[Pulls]]:

@@ -172,7 +172,7 @@ def _judge_numbers(snapshot: RunSnapshot) -> dict[str, Any]:
 def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
     """Turns of tasks and episodes by task, and all turns by source."""
     tasks: dict[str, dict[str, Any]] = {}
-    joined, sources = snapshot.joined, list[dict[str, Any]]()
+    joined, at, sources = snapshot.joined, snapshot.joined.at, list[dict[str, Any]]()
     for name, turns in snapshot.rows.tally(lambda row: row.turn["source"]).items():
         of = snapshot.rows.where(lambda row, name=name: row.turn["source"] == name)  # type: ignore[misc]
         known = len(of.where(lambda row: outcome_of(row) is not None))
@@ -192,7 +192,7 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
         task["turns"] += 1
         task["groups"].add(turn["group_id"])
         task["episodes"][session] = outcome_of(row)
-        task["last"] = max(task["last"], float(joined.at[index]))
+        task["last"] = max(task["last"], float(at[index]))
     for task in tasks.values():
         outcomes = [value for value in task["episodes"].values() if value is not None]
         task |= {"known": len(outcomes), "mean": sum(outcomes) / len(outcomes) if outcomes else None}

@@ -77,8 +77,8 @@ def _summary(target: str) -> str:
             text = " ".join((ast.get_docstring(node) or "").split())
             return text.partition(". ")[0].removesuffix(".") + "."
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == attribute:
-            words = {word.arg: word.value for word in node.value.keywords} if isinstance(node.value, ast.Call) else {}
-            return str(ast.literal_eval(words["help"])) if "help" in words else ""
+            options = {option.arg: option.value for option in node.value.keywords} if isinstance(node.value, ast.Call) else {}
+            return str(ast.literal_eval(options["help"])) if "help" in options else ""
     return ""
 
 
@@ -113,14 +113,14 @@ class Command(TyperCommand):
         takes_value = {name for parameter in self.params for name in parameter.opts if not getattr(parameter, "is_flag", False)}
         if ctx.resilient_parsing or {*args} & {*self.get_help_option_names(ctx)}:
             return super().parse_args(ctx, args)
-        words, settings, refused = understand(command, args, ours, takes_value, _homes), dict[str, list[str]](), dict[str, str]()
+        given, settings, refused = understand(command, args, ours, takes_value, _homes), dict[str, list[str]](), dict[str, str]()
         for name, options in options_from_environment(command).items():
             try:
                 settings[name] = understand(command, options, ours, takes_value, _homes)
             except ClawError as error:
                 refused[name] = error.fix
         warning = warning_of_variables(command, refused)
-        left = super().parse_args(ctx, [*itertools.chain(*settings.values()), *words])  # an option of the command line is the last
+        left = super().parse_args(ctx, [*itertools.chain(*settings.values()), *given])  # an option of the command line is the last
         followed = "; ".join(f"{name} ({' '.join(options)})" for name, options in settings.items())
         if not (followed or warning) or is_rank():
             return left
@@ -154,22 +154,22 @@ def _called(ctx: Any) -> str:
 
 def understand(
     command: str,
-    words: Sequence[str],
-    own: set[str],
+    arguments: Sequence[str],
+    ours: set[str],
     takes_value: set[str],
     homes: Callable[[], Mapping[str, Sequence[str]]] = dict,
 ) -> list[str]:
-    """`words` with foreign options translated. `homes` gives the commands that have each option.
+    """`arguments` with foreign options translated. `homes` gives the commands that have each option.
 
     Raises ClawError (exit code 2) for a refused or unknown option.
     """
-    translated, rest, foreign = list[str](), list(words), None
+    translated, rest, foreign = list[str](), list(arguments), None
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
         if word == "--":
             return [*translated, word, *rest]
-        if name in own or not name.startswith("--"):
+        if name in ours or not name.startswith("--"):
             translated.append(word)
             if name in takes_value and not equals and rest:
                 translated.append(rest.pop(0))
@@ -180,26 +180,26 @@ def understand(
             foreign = options_elsewhere(command)
         option = foreign.get(name.replace("_", "-"))
         if option is None:
-            raise _unknown(command, name, own, homes, foreign)
+            raise _unknown(command, name, ours, homes, foreign)
         if option.takes_value and not equals and rest and not rest[0].startswith("-"):
             value = rest.pop(0)
         now = option.is_now(value)
         if now is None:
             raise ClawError(f"clawctl {command} has no option {name}", option.instead, 2)
-        translated += () if any(given.partition("=")[0] in option.unless for given in words) else now
+        translated += () if any(given.partition("=")[0] in option.unless for given in arguments) else now
     return translated
 
 
 def _unknown(
-    command: str, name: str, own: set[str], homes: Callable[[], Mapping[str, Sequence[str]]], foreign: "Mapping[str, Option]"
+    command: str, name: str, ours: set[str], homes: Callable[[], Mapping[str, Sequence[str]]], foreign: "Mapping[str, Option]"
 ) -> ClawError:
     """The error for an unknown option. It suggests a similar option, the recipe key, or the command that has the option."""
     from clawctl.config import Recipe, known_keys
     from clawctl.config.explaining import equivalent
 
-    problem, known = f"clawctl {command} has no option {name}", [option for option in own if option.startswith("--")]
+    problem, options = f"clawctl {command} has no option {name}", [option for option in ours if option.startswith("--")]
     home = next(iter(homes().get(name, ())), None)  # if a command has exactly this option, no similar one is suggested
-    if home is None and (near := get_close_matches(name, [*known, *foreign], n=1, cutoff=0.75)):
+    if home is None and (near := get_close_matches(name, [*options, *foreign], n=1, cutoff=0.75)):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
     key = name.removeprefix("--").replace("-", "_")
     here = equivalent([key])
@@ -212,6 +212,6 @@ def _unknown(
         return ClawError(problem, f"set {(of_command or keys)[0]} in the recipe: docs/reference/recipes.md", 2)
     if home is not None:
         return ClawError(problem, f"clawctl {home} has it: clawctl {home} --help", 2)
-    if near := get_close_matches(name, known, n=1):
+    if near := get_close_matches(name, options, n=1):
         return ClawError(problem, f"did you mean {near[0]}?", 2)
     return ClawError(problem, f"clawctl {command} --help lists all options", 2)

@@ -85,8 +85,8 @@ class Edits:
     def add(self, exchange: Exchange) -> None:
         """Take the writes of an answer, and the files as they are if it ends its round."""
         results = itertools.takewhile(lambda message: message.get("role") != "assistant", reversed(exchange.messages))
-        found = [self._open.get((exchange.key, str(message.get("tool_call_id")))) for message in results]
-        current = next((each for each in found if each is not None), None)
+        rounds = [self._open.get((exchange.key, str(message.get("tool_call_id")))) for message in results]
+        current = next((open_round for open_round in rounds if open_round is not None), None)
         calls = (exchange.response or {}).get("tool_calls") or []
         if exchange.response is None or (current is None and not calls):
             return
@@ -113,9 +113,9 @@ class Edits:
 
     def pop_due(self, now: float) -> Iterator[Feedback]:
         """Yield the ratings of turns whose time has come."""
-        due = [place for place, written in self._written.items() if written.round.ended + self._after_s <= now]
-        for turn_id, places in itertools.groupby(due, key=lambda place: place[0]):
-            counts = [self._kept(path, self._written.pop((turn_id, path))) for _, path in places]
+        due = [key for key, written in self._written.items() if written.round.ended + self._after_s <= now]
+        for turn_id, keys in itertools.groupby(due, key=lambda key: key[0]):
+            counts = [self._kept(path, self._written.pop((turn_id, path))) for _, path in keys]
             lines, kept = (sum(count) for count in zip(*counts, strict=True))
             if lines >= _FEW:
                 rating = (2 * kept / lines - 1) * min(1.0, lines / _MANY)
@@ -125,22 +125,22 @@ class Edits:
     def _end(self, ended: _Round) -> None:
         writes, ended.writes = ended.writes, []
         for path in dict.fromkeys(path for _, path, _ in writes):
-            found = self._read(path)
-            if found is None or found[1][0] / 1e9 > ended.ended + _SLACK_S:
+            content = self._read(path)
+            if content is None or content[1][0] / 1e9 > ended.ended + _SLACK_S:
                 continue  # somebody changed it since
             if self._git("check-ignore", "-q", "--", path) is not None:
                 continue
-            text, stamp = found
+            text, stamp = content
             standing = _lines(text)
             for turn_id, _, lines in (write for write in writes if write[1] == path):
-                own = lines & standing
-                standing -= own  # a line counts for the turn that wrote it first
-                if own:
-                    place = turn_id, path
-                    earlier = self._written[place].lines if place in self._written else set()
-                    self._written[place] = _Written(own | earlier, hash(text), stamp, self._git(*_BRANCH), ended)
+                written = lines & standing
+                standing -= written  # a line counts for the turn that wrote it first
+                if written:
+                    key = turn_id, path
+                    earlier = self._written[key].lines if key in self._written else set()
+                    self._written[key] = _Written(written | earlier, hash(text), stamp, self._git(*_BRANCH), ended)
         self._written = OrderedDict(sorted(self._written.items(), key=lambda item: (item[1].round.ended, item[0])))
-        while len(self._written) > _MAX_FILES or sum(len(each.lines) for each in self._written.values()) > _MAX_LINES:
+        while len(self._written) > _MAX_FILES or sum(len(kept.lines) for kept in self._written.values()) > _MAX_LINES:
             self._written.popitem(last=False)
 
     def _drop_changed_by(self, current: _Round) -> None:
@@ -153,8 +153,8 @@ class Edits:
     def _last_change(self, path: str) -> tuple[tuple[int, int] | None, float]:
         """The stamp of a file and the time of its change. Without the file, the time is that of its folder's change."""
         with suppress(OSError):
-            found = os.lstat(self._root / path)
-            return (found.st_mtime_ns, found.st_size), found.st_mtime
+            status = os.lstat(self._root / path)
+            return (status.st_mtime_ns, status.st_size), status.st_mtime
         with suppress(OSError):
             return None, os.lstat((self._root / path).parent).st_mtime
         return None, float("inf")
@@ -162,23 +162,23 @@ class Edits:
     def _kept(self, path: str, written: _Written) -> tuple[int, int]:
         """The number of lines, and of those that still stand. (0, 0) if no decision of a person is seen."""
         stamp, changed = self._last_change(path)
-        found, since = self._read(path), written.round.ended + _SLACK_S
-        if written.branch != self._git(*_BRANCH) or (found is None and stamp is not None):
+        content, since = self._read(path), written.round.ended + _SLACK_S
+        if written.branch != self._git(*_BRANCH) or (content is None and stamp is not None):
             return 0, 0
-        if found is None:
+        if content is None:
             named = ("ls-files", "-zco", "--exclude-standard", "--", f":(glob)**/{os.path.basename(path)}")
             if any(other != path for other in (self._git(*named) or "/").split("\0") if other):
                 return 0, 0  # it may have been moved, or there is no repository to tell
-        edited = found is None or hash(found[0]) != written.text
+        edited = content is None or hash(content[0]) != written.text
         if edited and changed <= since:
             return 0, 0
         committed = float(self._git("log", "-1", "--format=%ct", "HEAD", "--", path) or 0)
         if not edited and (committed <= since or self._by_agent(committed, written.round)):
             return 0, 0
-        return len(written.lines), len(written.lines & _lines(found[0])) if found is not None else 0
+        return len(written.lines), len(written.lines & _lines(content[0])) if content is not None else 0
 
-    def _by_agent(self, at: float, own: _Round) -> bool:
-        return any(each.began - _SLACK_S <= at <= each.ended + _SLACK_S for each in self._rounds if each is not own)
+    def _by_agent(self, at: float, excluded: _Round) -> bool:
+        return any(other.began - _SLACK_S <= at <= other.ended + _SLACK_S for other in self._rounds if other is not excluded)
 
     def _below(self, path: str) -> str | None:
         """The path relative to the folder, or None if it is outside, or if its file is generated."""
@@ -206,10 +206,10 @@ class Edits:
                 os.close(folder)
         return None
 
-    def _git(self, *words: str) -> str | None:
+    def _git(self, *arguments: str) -> str | None:
         """What git prints in the folder. None if it fails: there is no git, or no repository."""
         # Either setting of a repository that an agent can write would run a program of its choice.
-        command = ["git", "-C", str(self._root), "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *words]
+        command = ["git", "-C", str(self._root), "-c", "core.fsmonitor=false", "-c", "log.showSignature=false", *arguments]
         with suppress(OSError, subprocess.TimeoutExpired):
             variables = environment_with({"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1"})
             done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_S, check=False, env=variables)
@@ -227,7 +227,7 @@ def writes_of(arguments: Any) -> Iterator[tuple[str, set[int]]]:
     path, folder = (next((named[name] for name in names if isinstance(named.get(name), str)), "") for names in (_PATHS, _FOLDERS))
     if path:
         edits = named.get("edits")
-        for part in [named, *(each for each in edits if isinstance(each, dict))] if isinstance(edits, list) else [named]:
+        for part in [named, *(edit for edit in edits if isinstance(edit, dict))] if isinstance(edits, list) else [named]:
             new, old = ("\n".join(part[name] for name in names if isinstance(part.get(name), str)) for names in (_NEW, _OLD))
             yield path, _lines(new) - _lines(old)
         if isinstance(named.get("diff"), str):

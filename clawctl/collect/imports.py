@@ -130,10 +130,10 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         name = _digest(data, str(number).encode())
         session_id = scoped_id(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
-        for index, each in enumerate(file_turns):
-            turn = _turn(each, f"i{name}{index:05d}", session_id, parent, modified_at + number + index / 1000, rating)
-            turns.append((redacted(turn, redactor), each.exported_as))
-            parent = turn.turn_id if each.follows else None
+        for index, file_turn in enumerate(file_turns):
+            turn = _turn(file_turn, f"i{name}{index:05d}", session_id, parent, modified_at + number + index / 1000, rating)
+            turns.append((redacted(turn, redactor), file_turn.exported_as))
+            parent = turn.turn_id if file_turn.follows else None
     if not turns:
         raise ClawError(f"{file} contains no turn", f"{NOTHING}; docs/data.md describes the formats", 2)
     return turns

@@ -67,7 +67,7 @@ class _Contents:
         except pa.ArrowException as error:
             raise UnreadableShard(f"{target.name}: its parts do not match: {error}") from error
         names = [field.name.encode() for field in fields(Origin) if field.name.encode() in metadata[0]]
-        same = {name: metadata[0][name] for name in names if all(each.get(name) == metadata[0][name] for each in metadata)}
+        same = {name: metadata[0][name] for name in names if all(part.get(name) == metadata[0][name] for part in metadata)}
         return pa.schema([*marked, *all_added], {**same, **marked.metadata, b"merged": orjson.dumps(list(stems))})
 
     def arranged(self, piece_bytes: int) -> tuple[_Numbers, _Numbers, list[slice]]:
@@ -110,11 +110,9 @@ def _gathered(kind: str, paths: Sequence[Path], parts: _Numbers, rows: _Numbers,
 
 
 def _fitted(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    present = set(table.schema.names)
-    return pa.table(
-        [table.column(each.name).cast(each.type) if each.name in present else pa.nulls(len(table), each.type) for each in schema],
-        schema=schema,
-    )
+    size, names = len(table), set(table.schema.names)
+    columns = [table.column(field.name).cast(field.type) if field.name in names else pa.nulls(size, field.type) for field in schema]
+    return pa.table(columns, schema=schema)
 
 
 def _row_sizes(table: pa.Table) -> _Numbers:

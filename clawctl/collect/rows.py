@@ -163,11 +163,11 @@ class ClosedTurn:
 def with_episode(rows: list[Turn], outcome: SessionOutcome) -> list[Turn]:
     """Return the rows of a session, with the episode's data in each row that was requested before its outcome."""
     session, until = (outcome.key, outcome.session_id), outcome.created_at
-    own = [row for row in rows if (row.user, row.session_id) == session and row.created_at <= until]
-    first = min((row.policy_version for row in own if row.policy_version is not None), default=None)
-    last = max((row.policy_version_end for row in own if row.policy_version_end is not None), default=None)
+    turns = [row for row in rows if (row.user, row.session_id) == session and row.created_at <= until]
+    first = min((row.policy_version for row in turns if row.policy_version is not None), default=None)
+    last = max((row.policy_version_end for row in turns if row.policy_version_end is not None), default=None)
     episode = outcome.in_row((first, last))
-    turn_ids = {row.turn_id for row in own}
+    turn_ids = {row.turn_id for row in turns}
     if lost := outcome.steps.keys() - turn_ids:
         log.warning("the outcome of session %s rewards %d turns that it does not have: %s", session[1], len(lost), min(lost))
     return [replace(row, episode=episode) if row.turn_id in turn_ids else row for row in rows]

@@ -125,7 +125,7 @@ class Sessions:
         named = is_named(exchange.hints) or exchange.hints.get("continues") == parent.turn_id
         certain = named or (set(first) == {"t"} and same_agent)
         node.brings_results = "t" in first
-        node.adds_user_text = named or any("t" not in each for each in (first, *others))
+        node.adds_user_text = named or any("t" not in roles for roles in (first, *others))
         if node.adds_user_text:
             self._note_user_text(parent, certain=named)
         if parent.adds_user_text and parent.parent_id in self._index.by_id:

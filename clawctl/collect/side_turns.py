@@ -240,16 +240,16 @@ class _Quotes:
         lines = [(_longest_line(text), True) for message in of_user for text in _parts(message)]
         if response is not None:
             lines.append((_longest_line(answer_text(response)), False))
-        known = self._lines.setdefault(user, OrderedDict())
+        quoted = self._lines.setdefault(user, OrderedDict())
         for text, by_user in lines:
             if len(text) >= SHORTEST:
-                line = known.setdefault(text, QuotedLine())
-                known.move_to_end(text)
+                line = quoted.setdefault(text, QuotedLine())
+                quoted.move_to_end(text)
                 line.by_user, line.with_tools = line.by_user or by_user, line.with_tools or with_tools
                 if len(line.trees) < MAX_TREES:
                     line.trees.add(tree)
-        while len(known) > MAX_LINES:
-            known.popitem(last=False)
+        while len(quoted) > MAX_LINES:
+            quoted.popitem(last=False)
 
     def are_about(self, user: str, tree: int, messages: Sequence[Message], response: Message | None) -> bool:
         """Whether a request without tools quotes another tree, or its answer is quoted by a user message of another tree.

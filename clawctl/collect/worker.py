@@ -168,7 +168,7 @@ class Collector:
         If turns of such a session were published earlier, append a line that names them.
         """
         ended = self._sessions.end_episodes()
-        self._late_outcomes += [one for one in ended if one.changes(None) and _late_id(one) not in self._stored_ratings]
+        self._late_outcomes += [late for late in ended if late.changes(None) and _late_id(late) not in self._stored_ratings]
         self._pop_closed()
         while self._late_outcomes and self._waiting:
             if not self._publish():

@@ -37,8 +37,8 @@ class SuiteConfig(Section):
     @model_serializer(mode="plain")
     def short(self) -> str | dict[str, Any]:
         """Return the name, or a mapping if other settings are set."""
-        own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, {})}
-        return self.name if own.keys() == {"name"} else own
+        values = {name: value for name in type(self).model_fields if (value := getattr(self, name)) not in (None, {})}
+        return self.name if values.keys() == {"name"} else values
 
     def __str__(self) -> str:
         return self.name
@@ -144,10 +144,10 @@ class GateConfig(Section):
     @model_serializer(mode="plain")
     def short(self) -> Any:
         """Return only the rows if nothing else was set."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name != "limits"}
-        own = {name: value for name, value in own.items() if value != type(self).model_fields[name].default}
+        values = {name: getattr(self, name) for name in type(self).model_fields if name != "limits"}
+        values = {name: value for name, value in values.items() if value != type(self).model_fields[name].default}
         rows = [limit.model_dump() for limit in self.limits]
-        return {"limits": rows, **own} if rows and own else rows or own
+        return {"limits": rows, **values} if rows and values else rows or values
 
     @property
     def rows(self) -> list[GateLimit]:

@@ -18,9 +18,9 @@ class Section(BaseModel):
 
     def __getitem__(self, name: str) -> Any:
         """Return the setting's value. Raises KeyError with a message that names the right setting, if there is one."""
-        own = self.settings()
-        if name in own:
-            return own[name]
+        settings = self.settings()
+        if name in settings:
+            return settings[name]
         here = equivalent([name])
         key = (here.key if here is not None else None) or ""
         section, _, field = key.partition(".")
@@ -32,7 +32,7 @@ class Section(BaseModel):
             raise KeyError(f"{name} is not a setting of clawctl: {here.dropped}")
         if key:
             raise KeyError(f"{name} is called {key} in clawctl, and it is in another section")
-        raise KeyError(f"this section has no setting {name}; it has {', '.join(own)}")
+        raise KeyError(f"this section has no setting {name}; it has {', '.join(settings)}")
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the setting, or `default` if it does not exist or is not set."""

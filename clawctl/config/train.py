@@ -268,19 +268,19 @@ class TrainConfig(Section):
                 raise _error("{name} {kind} has no setting {key}", name=name, kind=kind, key=wrong)
             if twice := next((key for key, value in section.items() if data.get(key, value) != value), None):
                 raise _error("{key} is set twice, in the section {name} and beside it", key=twice, name=name)
-            data, own = data | section, {name: kind}
+            data, fields = data | section, {name: kind}
             chosen = union.get(str(kind), union[_OTHER])
             for key in [key for key in data if kinds_with(key, name)]:
                 value, kinds = data.pop(key), kinds_with(key, name)
                 if key in chosen.model_fields or chosen is Method:
-                    own[key] = value
+                    fields[key] = value
                 elif value != union[kinds[0]].model_fields[key].default:
                     listed = ", ".join(kinds[:-1]) + " and " * (len(kinds) > 1) + kinds[-1]
                     if name == "method" and not (info.context or {}).get("saved"):
                         text = "{key} has no effect with method {kind}; it belongs to {listed}"
                         raise _error(text, key=key, kind=kind, listed=listed)
                     log.warning("the recipe of this run sets train.%s, which belongs to %s, not %s", key, listed, kind)
-            data[name] = chosen.model_validate(own)
+            data[name] = chosen.model_validate(fields)
         return data
 
     @model_validator(mode="after")

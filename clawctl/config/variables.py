@@ -142,8 +142,8 @@ def _warned(command: str, environment: Mapping[str, str]) -> Iterator[str]:
 def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
     ours = [name for name in VARIABLES if name.startswith(("OPENCLAW_", "CLAWCTL_"))]
     for name in sorted(environment):
-        known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
-        if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not known:
+        is_known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
+        if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not is_known:
             matches = get_close_matches(name, ours, n=1)
             yield f"{name} (did you mean {matches[0]}?)" if matches else f"{name} (unknown; docs/coming-from.md lists the names)"
 
@@ -151,9 +151,9 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
 def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:
     """Yield variables of other systems that differ from clawctl's own."""
     for names in SAME.values():
-        own = environment.get(names[0])
+        value = environment.get(names[0])
         for name in names[1:]:
-            if own and environment.get(name) not in (None, "", own) and command in VARIABLES[name].commands:
+            if value and environment.get(name) not in (None, "", value) and command in VARIABLES[name].commands:
                 yield f"{name} ({names[0]} is set as well)"
 
 

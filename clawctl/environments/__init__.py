@@ -178,8 +178,8 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
     try:
         signature.bind(**options)
     except TypeError as error:
-        known = ", ".join(signature.parameters) or "none"
-        raise ClawError(f"{option}: {name} does not take these options: {error}", f"its options are: {known}", 2) from error
+        accepted = ", ".join(signature.parameters) or "none"
+        raise ClawError(f"{option}: {name} does not take these options: {error}", f"its options are: {accepted}", 2) from error
     except ValueError:
         pass  # a class without a signature
     try:

@@ -110,8 +110,8 @@ async def _post(
 ) -> HttpResponse:
     server = _server_of(endpoint)
     if client is None or client.url != server:
-        async with new_client(endpoint) as own:
-            return await _post(endpoint, body, own, headers)
+        async with new_client(endpoint) as opened:
+            return await _post(endpoint, body, opened, headers)
     path, sent = f"{endpoint.url.removeprefix(server)}/chat/completions", orjson.dumps(body, option=orjson.OPT_NON_STR_KEYS)
     given = {"authorization": f"Bearer {endpoint.api_key}", **endpoint.headers, **(headers or {})}
     try:
@@ -145,7 +145,7 @@ def _message(response: HttpResponse) -> dict[str, Any]:
 
 def _streamed_text(response: HttpResponse) -> str:
     """The text of a streamed chat completion. Counts the call. Raises Refused."""
-    words: list[str] = []
+    pieces: list[str] = []
     lines = response.body.split(b"\n")  # not `splitlines`, which also splits at U+2028 within the text
     data = [line.removeprefix(b"data:").strip() for line in lines if line.startswith(b"data:")]
     if b"[DONE]" not in data:
@@ -154,11 +154,11 @@ def _streamed_text(response: HttpResponse) -> str:
         for event in map(orjson.loads, data[: data.index(b"[DONE]")]):
             if "error" in event:
                 raise Refused(f"error in the stream: {str(event['error'])[:200]}")
-            words += [choice["delta"].get("content") or "" for choice in event["choices"]]
+            pieces += [choice["delta"].get("content") or "" for choice in event["choices"]]
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused(f"not a chat completion: {error!r}") from error
     count_call(None)
-    return "".join(words)
+    return "".join(pieces)
 
 
 class ServerHealth:

@@ -52,13 +52,13 @@ def check_environment(name: str, made: Any, options: Mapping[str, Any]) -> Check
 
 
 def show(checked: Sequence[CheckedTask], as_json: bool) -> None:
-    sums = Counter(each.found for each in checked)
+    sums = Counter(task.found for task in checked)
     if as_json:
-        print_json({"tasks": [asdict(each) for each in checked], "sums": dict(sums)})
+        print_json({"tasks": [asdict(task) for task in checked], "sums": dict(sums)})
         return
     table = Table()
     for name in ("task", "found", "reason"):
         table.add_column(name, overflow="fold")
-    for each in checked:
-        table.add_row(Text(each.task), Text(each.found), Text(each.reason))
-    answers().print(table, Text(", ".join(f"{count} {found}" for found, count in sums.most_common())), sep="\n")
+    for task in checked:
+        table.add_row(Text(task.task), Text(task.found), Text(task.reason))
+    answers().print(table, Text(", ".join(f"{count} {verdict}" for verdict, count in sums.most_common())), sep="\n")

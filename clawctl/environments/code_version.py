@@ -40,16 +40,16 @@ def source_files(path: Path) -> list[Path]:
 
     Sorted. Raises OSError, SyntaxError and ValueError.
     """
-    root, left, found = import_folder(path), [path], set[Path]()
+    root, left, files = import_folder(path), [path], set[Path]()
     inside = root if root == path.parent else root / path.relative_to(root).parts[0]
     while left:
         file = left.pop()
-        found.add(file)
+        files.add(file)
         for parts in _imported(ast.parse(file.read_bytes()), file.relative_to(root).parts[:-1]):
-            for place in (root.joinpath(*parts).with_suffix(".py"), root.joinpath(*parts, "__init__.py")):
-                if place.is_file() and place.is_relative_to(inside) and place not in found:
-                    left.append(place)
-    return sorted(found)
+            for candidate in (root.joinpath(*parts).with_suffix(".py"), root.joinpath(*parts, "__init__.py")):
+                if candidate.is_file() and candidate.is_relative_to(inside) and candidate not in files:
+                    left.append(candidate)
+    return sorted(files)
 
 
 def _imported(tree: ast.Module, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

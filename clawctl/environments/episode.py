@@ -84,8 +84,8 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
         cause = RuntimeError(f"play did not return within {limit_s + _GRACE_S:g} s") if clock.expired() else error
         return _failed(task, "environment", cause)
     except Exception as error:  # noqa: BLE001 - the user's own code
-        told = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
-        return _failed(task, told if told in ENDINGS and ENDINGS[told].kind == "other" else "environment", error)
+        ending = getattr(error, "ending", "")  # an environment's own exceptions may name an ending
+        return _failed(task, ending if ending in ENDINGS and ENDINGS[ending].kind == "other" else "environment", error)
 
 
 def _failed(task: Task, ending: str, error: Exception) -> Outcome:

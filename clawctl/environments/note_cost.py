@@ -47,10 +47,10 @@ def answered(server: Endpoint, note: str | None, place: HintPlace) -> list[bool]
     return asyncio.run(all_of_them())
 
 
-def is_costly(before: Sequence[bool], told: Sequence[bool]) -> bool:
+def is_costly(before: Sequence[bool], with_note: Sequence[bool]) -> bool:
     """Whether a note costs more than `_COSTLY` of the answers when it is told, and more than chance explains: McNemar's test (1947)
     in its exact form, one-sided."""
-    lost, gained = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((before, told), (told, before)))
+    lost, gained = (sum(a and not b for a, b in zip(*pair, strict=True)) for pair in ((before, with_note), (with_note, before)))
     changed = lost + gained
     chance = sum(comb(changed, count) for count in range(lost, changed + 1)) / 2**changed
     return lost - gained > _COSTLY * len(before) and chance < _CHANCE

@@ -51,9 +51,9 @@ class NoteEffect:
     async def range(self) -> Range:
         """The effects of version 0 without and with the note. Raises Refused."""
         if self._range is None:
-            plain, told = await asyncio.gather(self._asked(self._base, self._requests), self._asked(self._base, self._told))
-            self._prompts = [prompt for prompt, _ in plain], [prompt for prompt, _ in told]
-            effects = [await self._effect([answer for _, answer in answers]) for answers in (plain, told)]
+            plain, with_note = await asyncio.gather(self._asked(self._base, self._requests), self._asked(self._base, self._told))
+            self._prompts = [prompt for prompt, _ in plain], [prompt for prompt, _ in with_note]
+            effects = [await self._effect([answer for _, answer in answers]) for answers in (plain, with_note)]
             self._range = Range(*effects)
         return self._range
 
@@ -86,8 +86,8 @@ class NoteEffect:
         async with new_client(self._server) as client:
 
             async def one(index: int, answer: list[int]) -> float:
-                without, told = await asyncio.gather(*(self._scored(client, side[index], answer) for side in self._prompts))
-                return sum(told) - sum(without)
+                without, with_note = await asyncio.gather(*(self._scored(client, side[index], answer) for side in self._prompts))
+                return sum(with_note) - sum(without)
 
             effects = await asyncio.gather(*(one(index, answer) for index, answer in enumerate(answers) if answer))
         if not effects:
@@ -121,8 +121,8 @@ async def followed_share(judge: Endpoint, base: Endpoint, note: str, place: Hint
         answer = await ask(base, with_hint([{"role": "user", "content": request}], note, place), max_tokens=64)
         question = _ASKED.format(note=note, request=request, answer=answer)
         said = await ask(judge, [{"role": "user", "content": question}], temperature=0, max_tokens=512)
-        words = re.findall(r"\b(yes|no)\b", said.rpartition("</think>")[2].lower())
-        return words[-1] == "yes" if words else None
+        replies = re.findall(r"\b(yes|no)\b", said.rpartition("</think>")[2].lower())
+        return replies[-1] == "yes" if replies else None
 
     votes = [vote for vote in await asyncio.gather(*map(one, EVERYDAY[:_TRIED])) if vote is not None]
     return fmean(votes) if len(votes) >= _TRIED / 2 else None

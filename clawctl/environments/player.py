@@ -282,14 +282,14 @@ class Player:
         return ended
 
     def _ended(self, spec: EpisodeSpec, outcome: Outcome, seconds: float) -> SessionOutcome:
-        told = None if outcome.log is None else self._redact(outcome.log[-_LONGEST_LOG:])
+        shown_log = None if outcome.log is None else self._redact(outcome.log[-_LONGEST_LOG:])
         return SessionOutcome(
             feedback_id=secrets.token_hex(12), created_at=time.time(), key=spec.key,
             session_id=scoped_id(spec.key, spec.session_id), status=outcome.status,
             reward=None if outcome.reward is None else float(outcome.reward),
             parts={name: float(value) for name, value in outcome.parts.items()},
             steps=by_turn(outcome.steps), ending=outcome.ending,
-            truncated=outcome.ending in TRUNCATED, log=told, timings={"play": round(seconds, 3)},
+            truncated=outcome.ending in TRUNCATED, log=shown_log, timings={"play": round(seconds, 3)},
             settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
             agents={
@@ -301,11 +301,11 @@ class Player:
 
     async def _server_again(self) -> None:
         """Wait until the server answers, so that its restart does not use up the episodes' tries. Raises ClawError."""
-        began, told = time.monotonic(), False
+        began, warned = time.monotonic(), False
         while not await is_ready(self._server()):
-            if not told:
+            if not warned:
                 log.warning("the server does not answer; waiting for it")
-            told = True
+            warned = True
             if time.monotonic() - began > _SERVER_WAIT_S:
                 raise ClawError("the server has not answered for ten minutes", "start `clawctl serve --intercept` on this run")
             await asyncio.sleep(_LOOK_S)
@@ -323,14 +323,14 @@ def episode_endpoint(server: Endpoint, capability: str, spec: EpisodeSpec) -> En
 
 async def is_ready(server: Endpoint) -> bool:
     """Whether the server answers. Raises ClawError if it captures nothing, because the outcome would have no turns to apply to."""
-    place = server.url.removesuffix("/v1")
+    url = server.url.removesuffix("/v1")
     try:
-        async with Client(place, server.api_key, proxy=proxy_for(place)) as client:
+        async with Client(url, server.api_key, proxy=proxy_for(url)) as client:
             ready = await client.request("/health/ready", timeout_s=10.0, method="GET")
             health = orjson.loads((await client.request("/health", timeout_s=10.0, method="GET")).body)
     except (RequestFailed, ValueError):
         return False
     if health.get("capture", {}).get("on") is False:
-        problem = f"the server at {place} does not capture conversations, so no episode can be trained"
+        problem = f"the server at {url} does not capture conversations, so no episode can be trained"
         raise ClawError(problem, "start `clawctl serve --intercept`")
     return ready.status == 200

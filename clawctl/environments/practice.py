@@ -112,13 +112,13 @@ class Practice:
 
     def _refuse_costly(self, base: Endpoint) -> None:
         try:
-            before, told = answered(base, None, self._place), answered(base, self._note, self._place)
+            before, after = answered(base, None, self._place), answered(base, self._note, self._place)
         except Refused as refused:
             problem = f"{base.url} did not answer the short questions that show what a note costs: {refused}"
             raise ClawError(problem, "read its log; --option anyway=true asks none") from refused
-        if is_costly(before, told):
+        if is_costly(before, after):
             raise ClawError(
-                f"being told this note costs the untrained model what it knows: {sum(told)} of {len(told)} short questions are "
+                f"being told this note costs the untrained model what it knows: {sum(after)} of {len(after)} short questions are "
                 f"answered right with it, {sum(before)} without",
                 "practice would take that over; --option anyway=true practises it all the same",
             )
@@ -143,9 +143,9 @@ class Practice:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         """Ask once. The answer is not graded."""
         exercise: Exercise = task.spec
-        asked = endpoint if exercise.kind == "alone" else base_of(endpoint)
+        server = endpoint if exercise.kind == "alone" else base_of(endpoint)
         tools: dict[str, Any] = {"tools": exercise.tools} if exercise.tools else {}
-        answer = await ask(asked, exercise.messages, max_tokens=self._max_tokens, **tools)
+        answer = await ask(server, exercise.messages, max_tokens=self._max_tokens, **tools)
         example = {"prompt": str(exercise.messages[-1].get("content")), "reply": answer}
         return Outcome(hint=exercise.hint, hint_place=exercise.place, example=example)
 

@@ -174,10 +174,10 @@ class _Practising:
                 return
             change_note(self._run, key, note.id, text=note.text)
         base = base_of(self._find())
-        untold, told = self._untold(place), answered(base, note.text, place)
-        if is_costly(untold, told):
-            reason = f"told this, the untrained model answers {sum(told)} of {len(told)} short questions right, and "
-            reason += f"{sum(untold)} without; `practise: true` practises it all the same"
+        without, with_note = self._untold(place), answered(base, note.text, place)
+        if is_costly(without, with_note):
+            reason = f"told this, the untrained model answers {sum(with_note)} of {len(with_note)} short questions right, and "
+            reason += f"{sum(without)} without; `practise: true` practises it all the same"
             change_note(self._run, key, note.id, state="prompted", practise=False, reason=reason)
             log.warning("%s: “%s” stays in the prompt: %s", key, note.text, reason)
             return
@@ -194,10 +194,10 @@ class _Practising:
         settings, fitness = self._recipe.judge, read_fitness(self._run)
         if not settings.ask or fitness is None or not fitness.fit:
             return None
-        own = replace(self._find(), model=fitness.judge.model, headers=QUIET)
+        server = replace(self._find(), model=fitness.judge.model, headers=QUIET)
         urls = [settings.endpoint, *settings.endpoints] if settings.endpoint else settings.endpoints
-        is_own = not urls or urls[0].rstrip("/") == own.url
-        return own if is_own else replace(own, url=urls[0].rstrip("/"), api_key=settings.api_key or "none")
+        is_own = not urls or urls[0].rstrip("/") == server.url
+        return server if is_own else replace(server, url=urls[0].rstrip("/"), api_key=settings.api_key or "none")
 
     def _judged(self, judge: Endpoint, note: Note, place: HintPlace) -> tuple[Note, float] | None:
         """The wording that version 0 follows most, the note's or its person's own, and the share of its answers that do. None if
@@ -208,8 +208,8 @@ class _Practising:
             shares.append(asyncio.run(followed_share(judge, base_of(self._find()), worded.text, place)))
             if shares[-1] is None or shares[-1] >= _UNDERSTOOD:
                 break
-        known = [(share, -index) for index, share in enumerate(shares) if share is not None]
-        return (wordings[-max(known)[1]], max(known)[0]) if known else None
+        measured = [(share, -index) for index, share in enumerate(shares) if share is not None]
+        return (wordings[-max(measured)[1]], max(measured)[0]) if measured else None
 
     def _effect(self, text: str, place: HintPlace, requests: Sequence[list[Message]] = ()) -> NoteEffect:
         """The measurement of a note on some requests, by default new ones that no practice has used."""

@@ -69,9 +69,9 @@ class Rollout:
         self._tasks = [task] if task is not None else _read(Path(str(data)))
 
     def tasks(self, split: Split, count: int, seed: int) -> list[Task]:
-        places = [n for n in range(len(self._tasks)) if (n % _HELD_OUT == _HELD_OUT - 1) == (split == "eval")]
-        chosen = random.Random(seed).sample(places, min(count, len(places)))
-        return [Task(f"task-{place}", self._tasks[place], split) for place in chosen]
+        indices = [n for n in range(len(self._tasks)) if (n % _HELD_OUT == _HELD_OUT - 1) == (split == "eval")]
+        chosen = random.Random(seed).sample(indices, min(count, len(indices)))
+        return [Task(f"task-{index}", self._tasks[index], split) for index in chosen]
 
     def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         """Runs in its own thread, because rollouts of other systems block (`subprocess.run`)."""

@@ -72,8 +72,8 @@ def play(run: RunDir, recipe: Recipe, is_worker: bool = False, server: str | Non
 
 
 def _server(run: RunDir, recipe: Recipe, url: str | None) -> Endpoint:
-    own = own_endpoint(run, recipe)
-    return own if url is None else Endpoint(f"{url.rstrip('/').removesuffix('/v1')}/v1", own.api_key, own.model)
+    local = own_endpoint(run, recipe)
+    return local if url is None else Endpoint(f"{url.rstrip('/').removesuffix('/v1')}/v1", local.api_key, local.model)
 
 
 def wait_for_server(find: partial[Endpoint], stop: threading.Event) -> None:

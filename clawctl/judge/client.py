@@ -230,16 +230,16 @@ class JudgeClient:
                 "a call to the judge failed: %s; the vote is invalid; a later line reports the number of invalid votes", problem
             )
 
-    def _answers(self, place: "EndpointState") -> None:
-        place.answered()
+    def _answers(self, endpoint: "EndpointState") -> None:
+        endpoint.answered()
         self._has_answered = True
         if self._logged_away:
             log.info("the judge answers again")
         self._away_since, self._logged_away = None, False
 
-    def _skip(self, place: "EndpointState", problem: str, rest_s: float | None = None) -> None:
+    def _skip(self, endpoint: "EndpointState", problem: str, rest_s: float | None = None) -> None:
         """Let an unavailable endpoint rest; the next call uses another one. Raises ClawError after `patience_s`."""
-        place.back_off(rest_s)
+        endpoint.back_off(rest_s)
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -366,13 +366,13 @@ class EndpointPool:
                 break
             await asyncio.sleep(min(server.backs_off_until for server in self.all) - now)
         begins = {id(server): max(server.next_slot, now) for server in awake}
-        place = min(awake, key=lambda place: (place is avoid, begins[id(place)], place.in_flight, place.requests))
-        place.in_flight += 1
-        place.requests += 1
-        place.next_slot = begins[id(place)] + self._gap_s
+        endpoint = min(awake, key=lambda endpoint: (endpoint is avoid, begins[id(endpoint)], endpoint.in_flight, endpoint.requests))
+        endpoint.in_flight += 1
+        endpoint.requests += 1
+        endpoint.next_slot = begins[id(endpoint)] + self._gap_s
         try:
-            await asyncio.sleep(begins[id(place)] - now)
+            await asyncio.sleep(begins[id(endpoint)] - now)
         except asyncio.CancelledError:
-            place.in_flight -= 1
+            endpoint.in_flight -= 1
             raise
-        return place
+        return endpoint

@@ -47,8 +47,8 @@ class Comparing:
             if len(valid) < 2:
                 return Preference(None, tuple(scores))
             return Preference(0.5 + (valid[0] > valid[1]) / 2 - (valid[0] < valid[1]) / 2, tuple(scores))
-        blocks, (one, other) = self._seen(turn, first, second)
-        forwards, backwards = await gather_all([self._choice(blocks, one, other), self._choice(blocks, other, one)])
+        blocks, (left, right) = self._seen(turn, first, second)
+        forwards, backwards = await gather_all([self._choice(blocks, left, right), self._choice(blocks, right, left)])
         votes = (
             {"A": "first", "B": "second", "0": "neither"}.get(forwards or ""),
             {"A": "second", "B": "first", "0": "neither"}.get(backwards or ""),

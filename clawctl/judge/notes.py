@@ -136,8 +136,8 @@ def is_own(quote: str, said: str) -> bool:
     if not words:
         return False
     spans = [match.span() for match in _QUOTED.finditer(said)]
-    found = re.finditer(r"\W+".join(map(re.escape, words)), said, re.IGNORECASE)
-    return any(not any(begin <= match.start() and match.end() <= end for begin, end in spans) for match in found)
+    matches = re.finditer(r"\W+".join(map(re.escape, words)), said, re.IGNORECASE)
+    return any(not any(begin <= match.start() and match.end() <= end for begin, end in spans) for match in matches)
 
 
 def is_disputed(turn: Evidence, verdict: Verdict, recipe: Recipe) -> bool:

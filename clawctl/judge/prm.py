@@ -193,7 +193,7 @@ def _scale(config: Any, path: str, settings: JudgeConfig) -> tuple[list[int], tu
         return list(range(len(labels))), None
     if len(set(ranked)) < len(labels):
         raise ClawError(f"it is not clear which label of {path} is the best: {', '.join(labels)}", "rename them in id2label", 2)
-    return sorted(range(len(labels)), key=lambda place: ranks[place] or 0), None
+    return sorted(range(len(labels)), key=lambda index: ranks[index] or 0), None
 
 
 def _rank(label: str) -> int | None:

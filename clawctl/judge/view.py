@@ -120,13 +120,13 @@ def _recent(messages: Sequence[Message], chars: int) -> list[str]:
     return recent
 
 
-def _fitted(messages: Sequence[Message], words: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
+def _fitted(messages: Sequence[Message], texts: Sequence[str], limit: int, plain: Plain | None) -> list[str]:
     """Each message without noise, compressed and cut to its share of `limit`. Users' messages get four times the share."""
-    shown = list(messages)[len(messages) - len(words) :]
+    shown = list(messages)[len(messages) - len(texts) :]
     weights = [4 if message.get("role") == "user" else 1 for message in shown]
-    limits = shares(list(map(len, words)), limit, weights)
+    limits = shares(list(map(len, texts)), limit, weights)
     return [
-        _settled(text, share, message.get("role", "user"), plain) for message, text, share in zip(shown, words, limits, strict=True)
+        _settled(text, share, message.get("role", "user"), plain) for message, text, share in zip(shown, texts, limits, strict=True)
     ]
 
 
@@ -181,15 +181,15 @@ def without_repetitions(text: str, limit: int, varies: re.Pattern[str] | None = 
     return "".join(pieces)
 
 
-def _shown(messages: Sequence[Message], words: Sequence[str]) -> str:
+def _shown(messages: Sequence[Message], texts: Sequence[str]) -> str:
     """The text of messages. If they have several speakers, each message is preceded by its speaker's name."""
     several = len(set(map(_speaker, messages))) > 1
-    return _with_names(messages, words) if several else "\n\n".join(words)
+    return _with_names(messages, texts) if several else "\n\n".join(texts)
 
 
-def _with_names(messages: Sequence[Message], words: Sequence[str]) -> str:
+def _with_names(messages: Sequence[Message], texts: Sequence[str]) -> str:
     """Each message after its speaker's name. Lines that begin like a name are quoted, so no message can imitate a speaker."""
-    return "\n\n".join(f"{_speaker(message)}: {_quoted(text)}" for message, text in zip(messages, words, strict=True))
+    return "\n\n".join(f"{_speaker(message)}: {_quoted(text)}" for message, text in zip(messages, texts, strict=True))
 
 
 def _quoted(text: str) -> str:

@@ -35,15 +35,15 @@ def talk(run: RunDir, recipe: Recipe, version: int | None) -> None:
     while True:
         shown = version if version is not None else readable_live(run)
         try:
-            words = input(f"\n[version {shown or 0}] you: " if at_terminal else "").strip()
+            text = input(f"\n[version {shown or 0}] you: " if at_terminal else "").strip()
         except (EOFError, KeyboardInterrupt):
             print()
             return
-        if words == "/quit":
+        if text == "/quit":
             return
         try:
-            if words:
-                conversation.take(words)
+            if text:
+                conversation.take(text)
         except KeyboardInterrupt:
             print("\n(stopped)")
         except (ClawError, RequestFailed) as error:
@@ -62,9 +62,9 @@ class Conversation:
         self._completion: str | None = None
         self._headers = {"X-Session-Id": f"chat-{uuid4().hex[:16]}", "X-Turn-Type": "main"}
 
-    def take(self, words: str) -> None:
+    def take(self, text: str) -> None:
         """A message or a command. Raises ClawError or RequestFailed."""
-        command, _, rest = words.partition(" ")
+        command, _, rest = text.partition(" ")
         rest = rest.strip()
         if command == "/new":
             self._begin()
@@ -76,7 +76,7 @@ class Conversation:
         elif command.startswith("/"):
             print(HELP)
         else:
-            self._ask(words)
+            self._ask(text)
 
     def _rate(self, rating: int, comment: str) -> None:
         if self._completion is None:
@@ -85,8 +85,8 @@ class Conversation:
         self.call("POST", "/feedback", body)
         print("(rated)")
 
-    def _ask(self, words: str) -> None:
-        messages = [*self._messages, {"role": "user", "content": words}]
+    def _ask(self, text: str) -> None:
+        messages = [*self._messages, {"role": "user", "content": text}]
         receiver = _Printer(self.endpoint.model)
         body = orjson.dumps({"model": self.endpoint.model, "messages": messages, "stream": True})
         try:

@@ -185,18 +185,18 @@ def _write(
     run: RunDir, endpoint: Endpoint, template: ClientEntry, values: dict[str, str], program: str, key_name: str, notes: list[str]
 ) -> Path | None:
     """Write the configuration with a key of its own. A key that an earlier one holds is kept."""
-    ring, known = KeyRing(run, endpoint.api_key), None
+    ring, kept_key = KeyRing(run, endpoint.api_key), None
     if "file" in template:
         with suppress(OSError, UnicodeDecodeError):
-            known = next((key for key in _KEY.findall(file_of(template).read_text()) if ring.owner(key)), None)
-    key = known or add_key(run, key_name)
+            kept_key = next((key for key in _KEY.findall(file_of(template).read_text()) if ring.owner(key)), None)
+    key = kept_key or add_key(run, key_name)
     try:
         backup = configure(filled(template, {**values, "key": key}), program)
     except BaseException:
-        if known is None:
+        if kept_key is None:
             remove_key(run, key_name)  # the key was never handed out
         raise
-    if known is None:
+    if kept_key is None:
         time.sleep(2 * CHECK_EVERY_S)  # from then on, a running server accepts it
         notes.append(f"created the API key {key_name!r}; turns of {template['title']} carry this name")
     return backup
@@ -214,11 +214,11 @@ def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_
             if "variables" not in client:
                 configure({key: value for key, value in client.items() if key != "check"}, program, home)
         file = str(file_of(client, home)) if "file" in client else ""
-        words = filled(client["try"], {"words": f"{marker}: answer with one word.", "file": file})
+        arguments = filled(client["try"], {"words": f"{marker}: answer with one word.", "file": file})
         before, began = _requests(endpoint), time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(
-                [program, *words], cwd=work, env=surroundings(client, home), start_new_session=True,
+                [program, *arguments], cwd=work, env=surroundings(client, home), start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip
             try:

@@ -59,12 +59,12 @@ class LiveStatus:
         for heading in ("stage", "state", "for", "starts"):
             table.add_column(heading, no_wrap=True, justify="right" if heading in ("for", "starts") else "left")
         table.add_column("last line", no_wrap=True, overflow="ellipsis", ratio=1)
-        for one in self._stages:
-            state = Text("● running", "green") if one.runs else Text("done", "dim") if one.finished else Text("○ waiting", "yellow")
-            age = _lasted(time.monotonic() - one.began) if one.runs else ""
-            last = one_line(hidden(_ORDINARY.sub("", self._last.get(one.stage, ""))), 300)
-            progress = read_progress(self._run) if one.runs and one.stage == "train" else None
-            table.add_row(one.stage, state, age, str(one.starts), last if progress is None else _bar(progress))
+        for job in self._stages:
+            state = Text("● running", "green") if job.runs else Text("done", "dim") if job.finished else Text("○ waiting", "yellow")
+            age = _lasted(time.monotonic() - job.began) if job.runs else ""
+            last = one_line(hidden(_ORDINARY.sub("", self._last.get(job.stage, ""))), 300)
+            progress = read_progress(self._run) if job.runs and job.stage == "train" else None
+            table.add_row(job.stage, state, age, str(job.starts), last if progress is None else _bar(progress))
         return Group(
             Text(""), one_line(facts_of_run(self._run), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help()
         )

@@ -88,8 +88,8 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
         beside: list[Coroutine[Any, Any, None]] = []
         port = company.page_port if company is not None else recipe.up.page_port
         if port is not None:
-            words = ["inspect", "web", "--run", str(run.root), "--port", str(free_port(port))]
-            page = Child("page", [sys.executable, "-P", "-m", "clawctl", *words], run, recipe, log)
+            arguments = ["inspect", "web", "--run", str(run.root), "--port", str(free_port(port))]
+            page = Child("page", [sys.executable, "-P", "-m", "clawctl", *arguments], run, recipe, log)
             beside = [_greet(run, page, company.greeting, log) if company is not None else _show_links(page, log)]
             children.append(page)
         if company is not None:
@@ -145,8 +145,8 @@ def check_stages(recipe: Recipe) -> None:
 def up_one(run: RunDir, recipe: Recipe, recipe_path: Path, stage: str, log_level: str) -> None:
     """Run one stage as `up` does, as a job of `--on`. Its output goes to stderr, without secrets. Raises ClawError."""
     log = MergedLog()
-    words = [*command(stage, run, recipe_path, log_level), *(trainer_options(recipe.machines.train) if stage == "train" else [])]
-    asyncio.run(_supervise([Child(stage, words, run, recipe, log)], log))
+    argv = [*command(stage, run, recipe_path, log_level), *(trainer_options(recipe.machines.train) if stage == "train" else [])]
+    asyncio.run(_supervise([Child(stage, argv, run, recipe, log)], log))
 
 
 def check_is_shared(run_root: Path, launch_id: str | None) -> None:

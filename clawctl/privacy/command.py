@@ -28,8 +28,8 @@ def forget(
     """Raises ClawError if the user does not confirm."""
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
-        found = planned.turns or planned.policies or planned.others or planned.notes
-        if not found and not storage_of(run.root).in_bucket:
+        affected = planned.turns or planned.policies or planned.others or planned.notes
+        if not affected and not storage_of(run.root).in_bucket:
             raise ClawError(NO_TURN, LISTS, 2)
         _report(planned, as_json=False)
         _confirm()

@@ -73,11 +73,11 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
         policies = sorted({*learned_from(run, chosen.turn_ids), *(_affected_earlier(run) if retrain else [])})
         result = Forgotten(len(chosen.turn_ids), len(chosen.sessions), policies, dry_run)
         result.rollback_plan = plan_rollback(run, policies) if retrain and policies else None
-        for own in map(run.of, policy_names(run)[1:]):
-            if versions := sorted({*learned_from(own, chosen.turn_ids), *(_affected_earlier(own) if retrain else [])}):
-                result.others[own.policy] = versions
+        for part in map(run.of, policy_names(run)[1:]):
+            if versions := sorted({*learned_from(part, chosen.turn_ids), *(_affected_earlier(part) if retrain else [])}):
+                result.others[part.policy] = versions
                 if retrain:
-                    result.other_plans[own.policy] = plan_rollback(own, versions)
+                    result.other_plans[part.policy] = plan_rollback(part, versions)
         if selection is not None and selection.user is not None:
             result.notes = [f"{selection.user}/{note.id}" for note in read_notes(run, selection.user)]
         if dry_run:
@@ -132,8 +132,8 @@ def _remove(run: RunDir, selection: Selection | None, chosen: SelectedTurns, res
     for path in [*run.captures.glob(".*.tmp"), *run.trajectories.glob(".*.tmp"), *run.verdicts.glob(".*.tmp")]:
         if "-custom.parquet." not in path.name:  # a custom rollout may be writing
             path.unlink(missing_ok=True)  # left by a killed writer; the live writers of trajectories and verdicts are stopped
-    for own in map(run.of, policy_names(run)):
-        own.trained_marks.unlink(missing_ok=True)  # contains hashes of conversation text
+    for part in map(run.of, policy_names(run)):
+        part.trained_marks.unlink(missing_ok=True)  # contains hashes of conversation text
     run.position.unlink(missing_ok=True)  # holds offsets in captures, which are about to change
 
     def belongs(row: dict[str, Any]) -> bool:

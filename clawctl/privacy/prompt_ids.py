@@ -150,13 +150,13 @@ class DecodedIds:
         at = misses = 0
         for string in strings:
             shown = string.strip()
-            place = self.text.find(shown, at) if len(shown) > 1 and misses < _MOST_MISSES else -1
-            if place < 0:
+            start = self.text.find(shown, at) if len(shown) > 1 and misses < _MOST_MISSES else -1
+            if start < 0:
                 misses += 1
                 continue
-            self.places.setdefault(string, []).append(place - (len(string) - len(string.lstrip())))
-            at = place + len(shown)
-            self.covered.append((place, at))
+            self.places.setdefault(string, []).append(start - (len(string) - len(string.lstrip())))
+            at = start + len(shown)
+            self.covered.append((start, at))
 
     def gaps(self) -> list[Range]:
         """The parts of the text that are no string of the conversation, with the words that they complete."""
@@ -171,23 +171,23 @@ class DecodedIds:
 
     def locate(self, finding: Finding, times: int) -> list[Range]:
         """Where a secret of `times` equal strings stands in the text; nowhere if the template wrote it in another form."""
-        if len(places := self.places.get(finding.text, ())) >= times:
-            return [(place + finding.start, place + finding.end) for place in places]
+        if len(starts := self.places.get(finding.text, ())) >= times:
+            return [(start + finding.start, start + finding.end) for start in starts]
         forms = dict.fromkeys((finding.value, orjson.dumps(finding.value).decode()[1:-1], finding.value.strip()))
-        return next((found for form in forms if form and (found := list(occurrences(self.text, form)))), [])
+        return next((ranges for form in forms if form and (ranges := list(occurrences(self.text, form)))), [])
 
     def id_range(self, start: int, end: int) -> Range:
         """The ids that have a part of `text[start:end]`."""
         return self._id_at(start, after=False), self._id_at(end, after=True)
 
-    def _id_at(self, place: int, after: bool) -> int:
-        piece = max(0, bisect_right(self.pieces, place - after, key=lambda each: each[1]) - 1)
+    def _id_at(self, position: int, after: bool) -> int:
+        piece = max(0, bisect_right(self.pieces, position - after, key=lambda entry: entry[1]) - 1)
         first, at = self.pieces[piece]
         last = self.pieces[piece + 1][0] if piece + 1 < len(self.pieces) else len(self.ids)
         low, high = first, last  # the text of `ids[first:low]` ends at or before the place
         while low < high:
             middle = (low + high + 1) // 2
-            if at + len(self.decode(list(self.ids[first:middle]))) <= place - after:
+            if at + len(self.decode(list(self.ids[first:middle]))) <= position - after:
                 low = middle
             else:
                 high = middle - 1
@@ -207,9 +207,9 @@ class ReadPrompts:
         for length in sorted({length for length, _ in self.by_length if length <= len(ids)}):
             chain.update(memoryview(ids)[done:length])
             done = length
-            known = self.by_length.get((length, chain.digest()))
-            if known is not None and known[0] <= messages:
-                best = (length, *known)
+            entry = self.by_length.get((length, chain.digest()))
+            if entry is not None and entry[0] <= messages:
+                best = (length, *entry)
         return best
 
     def add(self, ids: "array[int]", messages: int, hidden: list[Range]) -> None:

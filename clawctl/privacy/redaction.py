@@ -177,7 +177,7 @@ class Redactor(TextSearch):
         """Redact a message that follows `reading.before`. A secret of an earlier message is one here as well."""
         clean: Message = self._redact_part(message, part, reading, reading)
         if clean is not message and len(reading.secrets) < _MOST_SECRETS:
-            values = [found.value for found in findings(message, clean) or () if len(found.value) >= _SHORTEST_REPEATED]
+            values = [finding.value for finding in findings(message, clean) or () if len(finding.value) >= _SHORTEST_REPEATED]
             reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
             reading.digest = sha256(reading.digest + orjson.dumps(values)).digest()
         if words := last_words(message):
@@ -216,8 +216,8 @@ class Redactor(TextSearch):
         before, secrets = (follows.before, follows.digest) if follows else (("", ""), b"")
         text = orjson.dumps((value, before), option=orjson.OPT_NON_STR_KEYS)
         digest = sha256(secrets + text).digest()  # faster than BLAKE2 in hardware
-        if (known := memory.get(digest)) is not None:
-            return (value if known[0] is None else known[0]), known[1]
+        if (kept := memory.get(digest)) is not None:
+            return (value if kept[0] is None else kept[0]), kept[1]
         outer, self._thread.rules = self._thread.rules, Counter()
         clean = self.value(value)
         if before[1] or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
@@ -257,7 +257,7 @@ class Redactor(TextSearch):
             if len(gaps) > _MOST_SECRETS:
                 return _Shown(None, False)
             secrets = tuple(prompt.text[start:end] for start, end in gaps)
-            ranges += [*gaps, *(place for value in set(secrets) for place in occurrences(prompt.text, value))]
+            ranges += [*gaps, *(span for value in set(secrets) for span in occurrences(prompt.text, value))]
             hidden = [*hidden, *((begin + first, begin + last) for first, last in (prompt.id_range(*part) for part in ranges))]
         clean = hide(row.prompt_ids, hidden, getattr(self._decode, "placeholder", _no_placeholder)) if hidden else row.prompt_ids
         if ranges is None or clean is None:
@@ -274,16 +274,16 @@ class Redactor(TextSearch):
         """Where the ids' text has what is hidden in the conversation. None: something hidden is not found there."""
         counts: Counter[Finding] = Counter()
         for original, clean in pairs:
-            found = findings(original, clean)
-            if found is None:
+            differences = findings(original, clean)
+            if differences is None:
                 return None
-            counts.update(found)
+            counts.update(differences)
             if len(counts) > _MOST_SECRETS:
                 return None
         located = [prompt.locate(finding, times) for finding, times in counts.items()]
-        return [place for places in located for place in places] if all(located) else None
+        return [span for spans in located for span in spans] if all(located) else None
 
-    def _in_gaps(self, decoded: DecodedIds, ranges: list[Range], reading: _Reading, place: str) -> Iterator[Range]:
+    def _in_gaps(self, decoded: DecodedIds, ranges: list[Range], reading: _Reading, part: str) -> Iterator[Range]:
         """Yield secrets in the text between the conversation's strings, which a template or a dialect put there."""
         hidden = sorted(ranges)
         for start, end in decoded.gaps():
@@ -293,7 +293,7 @@ class Redactor(TextSearch):
             for span in self._spans_beside(text, reading):
                 first, last = start + span.start, start + span.end
                 if not any(begin <= first and last <= stop for begin, stop in hidden):
-                    reading.hits.setdefault(place, Counter())[span.rule] += 1
+                    reading.hits.setdefault(part, Counter())[span.rule] += 1
                     yield first, last
 
     def _spans_beside(self, text: str, reading: _Reading) -> list[Secret]:
@@ -314,13 +314,13 @@ class Redactor(TextSearch):
         answer = DecodedIds(row.completion_ids or (), self._decode)
         answer.read(self._pause)
         answer.align(strings_of(row.response))
-        found = tuple(answer.text[start:end] for start, end in self._in_gaps(answer, [], reading, "the token ids"))
+        leaked = tuple(answer.text[start:end] for start, end in self._in_gaps(answer, [], reading, "the token ids"))
         if before and before[-1] not in "\n>":  # a plain prompt, whose last word the answer may complete
             for span in self._spans_beside(before + answer.text[:AROUND], reading):
                 if span.start < len(before) < span.end:
-                    found += (before[span.start :], answer.text[: span.end - len(before)])
+                    leaked += (before[span.start :], answer.text[: span.end - len(before)])
         repeated = any(next(occurrences(answer.text, value), None) for value in reading.secrets)
-        return replace(shown, trainable=not (found or repeated), secrets=(*shown.secrets, *found))
+        return replace(shown, trainable=not (leaked or repeated), secrets=(*shown.secrets, *leaked))
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def without(value: Any, turn_ids: set[str], count: Callable[[], None]) -> Any:
             count()
         return {key: inner for key, inner in pruned.items() if inner is not _REMOVED}
     if isinstance(value, list):
-        return [inner for inner in (without(each, turn_ids, count) for each in value) if inner is not _REMOVED]
+        return [inner for inner in (without(item, turn_ids, count) for item in value) if inner is not _REMOVED]
     return value
 
 

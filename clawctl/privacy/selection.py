@@ -34,12 +34,12 @@ class SelectedTurns:
     unreadable: list[Path] = field(default_factory=list)  # shards that may hold such turns but cannot be read
 
 
-def select(run: RunDir, selection: Selection, known: SelectedTurns | None = None) -> SelectedTurns:
-    """Return all turns of the run that `selection` covers, in addition to those already `known`.
+def select(run: RunDir, selection: Selection, earlier: SelectedTurns | None = None) -> SelectedTurns:
+    """Return all turns of the run that `selection` covers, in addition to those of an `earlier` selection.
 
     Sessions are selected as a whole, because later turns of a session repeat the text of earlier ones.
     """
-    chosen = known or SelectedTurns()
+    chosen = earlier or SelectedTurns()
     rows: list[tuple[str, dict[str, Any]]] = []
     for path in published(run.trajectories, ".parquet"):
         try:

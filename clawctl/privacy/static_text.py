@@ -85,8 +85,8 @@ class StaticText:
 def names_of_tools(value: Any, depth: int = 12) -> Iterator[str]:
     """Yield the names of tools and parameters from a list of tools in any dialect."""
     if isinstance(value, list):
-        for each in value:
-            yield from names_of_tools(each, depth)
+        for item in value:
+            yield from names_of_tools(item, depth)
     elif isinstance(value, dict) and depth:
         for key, inner in value.items():
             if key in ("name", "title") and isinstance(inner, str):

@@ -98,7 +98,7 @@ def read_activity(folder: Path) -> Seen | None:
         return None
     for path in paths:
         with suppress(OSError, struct.error):
-            beat, asked, running = _FACTS.unpack(path.read_bytes())
+            beat, last_request, running = _FACTS.unpack(path.read_bytes())
             if abs(now - beat) < _DEAD_S:
-                servers.append(Seen(running, now - asked))
+                servers.append(Seen(running, now - last_request))
     return Seen(sum(seen.running for seen in servers), min(seen.idle_s for seen in servers)) if servers else None

@@ -71,14 +71,14 @@ def issue(secret: bytes, spec: EpisodeSpec) -> str:
     return sign(secret, capability)
 
 
-def sign(secret: bytes, own: Capability) -> str:
+def sign(secret: bytes, grant: Capability) -> str:
     """Return a capability as text: letters, digits, `-` and `_`. Raises ClawError if it is too long."""
-    claims = [own.session_id, own.task_id, own.group_id, own.attempt, int(own.expires_at), own.key]
-    claims += [] if own.measurement is None else astuple(own.measurement)
+    claims = [grant.session_id, grant.task_id, grant.group_id, grant.attempt, int(grant.expires_at), grant.key]
+    claims += [] if grant.measurement is None else astuple(grant.measurement)
     body = urlsafe_b64encode(orjson.dumps(claims)).rstrip(b"=").decode()
     text = PREFIX + body + _signature(secret, body)
     if len(text) > LONGEST:
-        raise ClawError(f"the names of task {own.task_id[:40]}… are too long", "use task and group ids of at most 80 characters", 2)
+        raise ClawError(f"the names of task {grant.task_id[:40]}… are too long", "use task and group ids of up to 80 characters", 2)
     return text
 
 

@@ -26,9 +26,9 @@ _TEXTS = (
 def export_weights(run: RunDir, recipe: Recipe, version: str | None, form: Form, target: Path, ollama: bool) -> str:
     """Write a version, by default the live one, to the folder `target`. Returns a line for the user. Raises ClawError, also if the
     written weights compute something else."""
-    own, number = _chosen(run, version)
-    check_policy(own, number)
-    kind, source, base = read_policy(own, number).kind, own.version_folder(number), recipe.model_path
+    policy_run, number = _chosen(run, version)
+    check_policy(policy_run, number)
+    kind, source, base = read_policy(policy_run, number).kind, policy_run.version_folder(number), recipe.model_path
     if form == "peft" and kind != "adapter":
         raise ClawError(f"version {number} is no adapter", "export it with --adapter merged or gguf", 2)
     if ollama and form != "gguf":
@@ -50,25 +50,25 @@ def export_weights(run: RunDir, recipe: Recipe, version: str | None, form: Form,
     }
     again, tokenizer_again = write[form]()
     texts = [tokenizer_again(text, add_special_tokens=False)["input_ids"] for text in _TEXTS]
-    difference = max(float(np.abs(one - other).max()) for one, other in zip(expected, _logprobs(again, ids), strict=True))
+    difference = max(float(np.abs(before - after).max()) for before, after in zip(expected, _logprobs(again, ids), strict=True))
     if texts != ids:
         cure = "do not use it; export with --adapter merged, and convert that with llama.cpp's convert_hf_to_gguf.py"
         raise ClawError(f"{target} has a tokenizer that splits text in another way", cure)
     if not difference <= _CLOSE[form]:
         problem = f"{target} computes something else: a log-probability differs by {difference:.2g}"
         raise ClawError(problem, "do not use it, and report this as a bug")
-    version_name = PolicyId(own.policy, number)
+    version_name = PolicyId(policy_run.policy, number)
     return f"version {version_name} is in {target} ({form}); loaded again, a log-probability differs by {difference:.2g} at most"
 
 
 def _chosen(run: RunDir, version: str | None) -> tuple[RunDir, int]:
     try:
-        own, number = (run, live_version(run)) if version is None else located(run, PolicyId.parse(version))
+        policy_run, number = (run, live_version(run)) if version is None else located(run, PolicyId.parse(version))
     except ValueError as error:
         raise ClawError(str(error), "name a version such as 3 or anna@3", 2) from error
     if number is None:
         raise ClawError(f"{run.root} has no live version", "name one with --version", 2)
-    return own, number
+    return policy_run, number
 
 
 def _load(folder: Path) -> Any:
@@ -91,13 +91,13 @@ def _logprobs(model: Any, ids: list[list[int]]) -> list[np.ndarray]:
     """The log-probability of each token after the first, for each text."""
     import torch
 
-    found = []
+    logprobs = []
     with torch.no_grad():
         for tokens in ids:
             ids_BT = torch.tensor([tokens])
             logits = model(input_ids=ids_BT, use_cache=False).logits[0, :-1].float()
-            found.append(logits.log_softmax(-1).gather(1, ids_BT[0, 1:, None])[:, 0].numpy())
-    return found
+            logprobs.append(logits.log_softmax(-1).gather(1, ids_BT[0, 1:, None])[:, 0].numpy())
+    return logprobs
 
 
 def _write_adapter(source: Path, target: Path, base: str) -> tuple[Any, Any]:

@@ -35,7 +35,7 @@ def write_gguf(path: Path, model: Any, tokenizer: Any, source: Path | None) -> N
         raise ClawError(f"GGUF export knows no architecture {config.model_type}, only {', '.join(_ARCHITECTURES)}", instead, 2)
     if source is None and (not config.model_type.startswith("qwen") or _scales_rope(config)):
         raise ClawError("GGUF export of this model needs metadata that only a GGUF file of its base has", instead, 2)
-    architecture = next(kind for kind, known in gguf.MODEL_ARCH_NAMES.items() if known == name)
+    architecture = next(kind for kind, label in gguf.MODEL_ARCH_NAMES.items() if label == name)
     writer = gguf.GGUFWriter(path, name)
     writer.add_file_type(_F16)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
@@ -107,9 +107,9 @@ def _add_metadata(writer: Any, config: Any, tokenizer: Any) -> None:
     added = {token["id"]: token for token in saved["added_tokens"]}
     by_id = {index: token for token, index in tokenizer.get_vocab().items()}
     tokens = [by_id.get(index, f"[PAD{index}]") for index in range(config.vocab_size)]
-    control, own, unused, normal = (int(getattr(gguf.TokenType, kind)) for kind in ("CONTROL", "USER_DEFINED", "UNUSED", "NORMAL"))
+    control, user, unused, normal = (int(getattr(gguf.TokenType, kind)) for kind in ("CONTROL", "USER_DEFINED", "UNUSED", "NORMAL"))
     types = [
-        (control if added[index]["special"] else own) if index in added else normal if index in by_id else unused
+        (control if added[index]["special"] else user) if index in added else normal if index in by_id else unused
         for index in range(config.vocab_size)
     ]
     writer.add_tokenizer_model("gpt2")

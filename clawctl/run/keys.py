@@ -178,9 +178,9 @@ def _digest(salt: str, key: str) -> str:
 class KeyRing:
     """The accepted keys: the run's own key and the named keys, which may change while the server runs."""
 
-    def __init__(self, run: RunDir, own: str) -> None:
+    def __init__(self, run: RunDir, own_key: str) -> None:
         salt = secrets.token_hex(16)
-        self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own), 0.0)
+        self._run, self._own = run, StoredKey(OWN, salt, _digest(salt, own_key), 0.0)
         self._named = _accepted(list_keys(run))  # of the last file that could be read
         self._keys = [self._own, *self._named]
         self._stamp_read, self._checked_at = self._stamp(), time.monotonic()

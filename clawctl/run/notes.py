@@ -277,12 +277,12 @@ def locked(run: RunDir) -> FileLock:
     return FileLock(run.lock("notes"), timeout=_PATIENCE_S)
 
 
-def is_opposite(one: Note, other: Note) -> bool:
+def is_opposite(note: Note, other: Note) -> bool:
     """Whether two wishes contradict each other by their form: their sentences differ in a negation, or in one word. Wishes for
     more ("Mention the price.") or against something ("No comments.") can all hold at once."""
-    if one.kind != "wish" or other.kind != "wish" or (one.words, one.when) != (other.words, other.when):
+    if note.kind != "wish" or other.kind != "wish" or (note.words, note.when) != (other.words, other.when):
         return False
-    first, second = _words(one.text), _words(other.text)
+    first, second = _words(note.text), _words(other.text)
     if _without_negations(first) == _without_negations(second):
         return first != second
     if not _signs()["adds"].isdisjoint(first) or _without_negations(first) != first:
@@ -303,8 +303,8 @@ def _without_negations(words: Sequence[str]) -> list[str]:
 def _signs() -> dict[str, frozenset[str]]:
     """Words by which the form of a wish is read."""
     lines = files("clawctl.run").joinpath("signs_of_wishes.txt").read_text("utf-8").splitlines()
-    words = [line.partition(":") for line in lines if not line.startswith("#")]
-    return {name: frozenset(word for kind, _, some in words if kind == name for word in some.split()) for name in ("turns", "adds")}
+    rows = [line.partition(":") for line in lines if not line.startswith("#")]
+    return {name: frozenset(word for kind, _, some in rows if kind == name for word in some.split()) for name in ("turns", "adds")}
 
 
 def _new_id(text: str, taken: set[str]) -> str:

@@ -91,10 +91,10 @@ def ensure_base_policy(run: RunDir, base_model: str) -> None:
 def begin_policy(run: RunDir, name: str) -> str:
     """Create the policy `name`, unless it exists. Its version 0 has the weights of the shared policy that is live now. Returns the
     name. Raises ClawError, with exit code 2 for an invalid name."""
-    own, shared = run.of(name), run.of(DEFAULT_POLICY)
-    if live_version(own) is not None:
+    policy_run, shared = run.of(name), run.of(DEFAULT_POLICY)
+    if live_version(policy_run) is not None:
         return name
-    for folder in (own.policies, own.train, own.eval):
+    for folder in (policy_run.policies, policy_run.train, policy_run.eval):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     live = live_version(shared)
     if live is not None:  # otherwise no stage has published the base model yet, and there is nothing to copy
@@ -105,8 +105,8 @@ def begin_policy(run: RunDir, name: str) -> str:
             ancestor = read_policy(shared, version)
             turns, version = [*ancestor.turns, *turns], ancestor.parent or 0
         first = replace(policy, version=0, parent=None, step=0, turns=turns, created_at=time.time(), name=name, shared=live)
-        publish_policy(own, first, lambda folder: link_weights(source, folder))
-        move_live(own, 0, by=f"begun from shared version {live}")
+        publish_policy(policy_run, first, lambda folder: link_weights(source, folder))
+        move_live(policy_run, 0, by=f"begun from shared version {live}")
     return name
 
 

@@ -79,7 +79,7 @@ def read_progress(run: RunDir) -> Progress | None:
     try:
         if time.time() - run.progress.stat().st_mtime > _OLD_S:
             return None
-        found = Progress(**(read_object(run.progress) or {}))
-        return found if 0 < found.microbatch <= found.of and isinstance(found.step, int) else None
+        progress = Progress(**(read_object(run.progress) or {}))
+        return progress if 0 < progress.microbatch <= progress.of and isinstance(progress.step, int) else None
     except (OSError, TypeError):
         return None

@@ -88,7 +88,7 @@ UNKNOWN = Origin()
 def write_turns(path: Path, turns: Sequence[Turn], origin: Origin = UNKNOWN) -> None:
     """Publish one trajectory shard with its rows sorted by (session, turn), so that zstd finds the repetition within a session."""
     ordered = sorted(turns, key=lambda turn: (turn.session_id, turn.turn_index, turn.created_at))
-    _write(path, "turns", ordered, {name: known for name, known in asdict(origin).items() if known is not None})
+    _write(path, "turns", ordered, {name: value for name, value in asdict(origin).items() if value is not None})
 
 
 def write_verdicts(path: Path, verdicts: Sequence[Verdict]) -> None:
@@ -367,15 +367,15 @@ def read_pieces(path: Path) -> Iterator[Piece]:
 
 def _migrated(path: Path, kind: str, table: pa.Table) -> pa.Table:
     """Return the table in this clawctl's schema of `kind`. Raises UnreadableShard if its kind differs or its version is newer."""
-    metadata, known = table.schema.metadata or {}, SHARD_VERSIONS[kind]
+    metadata, current = table.schema.metadata or {}, SHARD_VERSIONS[kind]
     stored_kind, version = (metadata.get(name, b"").decode(errors="replace") for name in (b"kind", b"schema_version"))
     if stored_kind != kind or not version.isdigit():
         raise UnreadableShard(f"{path.name}: expected a shard of {kind}, found {stored_kind or 'something else'}")
-    if int(version) > known:
-        raise UnreadableShard(f"{path.name}: {newer(version, known)}")
-    if int(version) == known:
+    if int(version) > current:
+        raise UnreadableShard(f"{path.name}: {newer(version, current)}")
+    if int(version) == current:
         return table
-    for step in range(int(version), known):
+    for step in range(int(version), current):
         table = MIGRATIONS[kind, step](table)
     return table.replace_schema_metadata({**metadata, **schema_of(kind).metadata})
 

@@ -54,17 +54,17 @@ class Notes:
                 _log.warning("what %s asked to remember is not a note: %s", request.key, error)
         try:
             notes, learned = self._chosen(request)
-            place = used_hint_place(self._run, self._recipe.train.hints.hint_place)
+            hint_place = used_hint_place(self._run, self._recipe.train.hints.hint_place)
         except (ClawError, OSError) as error:  # a damaged file of the run is no reason to refuse a request
             _log.warning("notes are left out of a request: %s", error)
             return request
         if not (notes or learned) or is_plain(request.messages):
             return request
         sentences = "\n".join(note.text for note in notes)
-        shown: NotesShown = {"ids": [note.id for note in notes], "text": sentences, "place": place}
+        shown: NotesShown = {"ids": [note.id for note in notes], "text": sentences, "place": hint_place}
         if learned:
             shown["learned"] = [note.text for note in learned]
-        messages = with_hint(request.messages, sentences, place) if notes else request.messages
+        messages = with_hint(request.messages, sentences, hint_place) if notes else request.messages
         return replace(request, messages=messages, notes=shown)
 
     def _chosen(self, request: GenerationRequest) -> tuple[list[Note], list[Note]]:
@@ -86,20 +86,20 @@ class Notes:
 
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""
-        known: dict[Path, tuple[_Signature, Note | None]] = {}
+        current: dict[Path, tuple[_Signature, Note | None]] = {}
         before = self._known.get(key, {})
         for path in note_files(notes_folder(self._run, key)):
             signature = _signature(path)
             if path in before and before[path][0] == signature:
-                known[path] = before[path]
+                current[path] = before[path]
                 continue
-            known[path] = signature, None
+            current[path] = signature, None
             try:
-                known[path] = signature, read_note(path)
+                current[path] = signature, read_note(path)
             except (BadNote, OSError) as error:
                 _log.warning("%s is not a note: %s", path, error)
-        self._known[key] = known
-        return sorted((note for _, note in known.values() if note is not None), key=lambda note: (note.created_at, note.id))
+        self._known[key] = current
+        return sorted((note for _, note in current.values() if note is not None), key=lambda note: (note.created_at, note.id))
 
     def _has_learned(self, key: str, note: Note) -> bool:
         """Whether the live version of the key's policy descends from the one that needs no reminder."""

@@ -63,8 +63,8 @@ class Versions:
         A candidate may answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
         version = await self.pinned(request.model, request.key)
         follows = version is None and self._pin_live is None
-        if follows and self.people is not None and (own := await self.people.begin(request, stack)) is not None:
-            return own
+        if follows and self.people is not None and (personal := await self.people.begin(request, stack)) is not None:
+            return personal
         if follows and shared:
             candidate = self._sharing.version_for(request, session)
             if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:

@@ -44,7 +44,7 @@ class Admission:
     plain: bool = False  # the trainer computes logprobs at temperature 1 over the whole vocabulary only
     reader: ImageReader | None = None  # how the trained model reads images; None: it reads none
     images: Path | None = None  # the folder of the run's images
-    place: Callable[[], HintPlace] = lambda: PUBLISHED  # where the teacher reads a hint
+    hint_place: Callable[[], HintPlace] = lambda: PUBLISHED  # where the teacher reads a hint
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints lost by turns that are trained with their reward only
     _known: set[Origin] = field(default_factory=set)
 
@@ -114,18 +114,18 @@ class Admission:
             rescored=turn.hides_secrets,
         )  # fmt: skip
 
-    def _practised(self, stem: str, turn: Turn, hint: str, place: HintPlace | None, version: int) -> Sample:
+    def _practised(self, stem: str, turn: Turn, hint: str, hint_place: HintPlace | None, version: int) -> Sample:
         """Return a turn that was played with a hint. The teacher always reads it, and the policy never does.
 
-        If the turn was asked with the hint (at `place`), the teacher has sampled it. The policy's logprobs are those of the same
+        If the turn was asked with the hint (at `hint_place`), the teacher sampled it. The policy's logprobs are those of the same
         answer after the prompt without the hint, as for imported text. If there is nothing to read (""), the teacher reads the
         policy's prompt: the turn, which version 0 sampled, keeps the policy near it. Raises TurnRefused.
         """
         if not self.config.uses_hints:
             raise TurnRefused(PRACTICE)
         recorded = list(turn.prompt_ids or [])
-        policy = recorded if place is None else self._without(turn, hint, place)
-        teacher = self._teacher_prompt(turn, turn.messages, hint, ()) if hint and place is None else recorded
+        policy = recorded if hint_place is None else self._without(turn, hint, hint_place)
+        teacher = self._teacher_prompt(turn, turn.messages, hint, ()) if hint and hint_place is None else recorded
         return self._distilled(stem, turn, policy, teacher, is_by_teacher(turn.episode), version)
 
     def _noted(self, stem: str, turn: Turn, notes: NotesShown, version: int) -> Sample:
@@ -137,8 +137,8 @@ class Admission:
         teacher = self._teacher_prompt(turn, turn.messages, learned, ()) if learned else recorded
         return self._distilled(stem, turn, policy, teacher, bool(shown), version)
 
-    def _without(self, turn: Turn, hint: str, place: HintPlace) -> list[int] | None:
-        plain = without_hint(turn.messages, hint, place)
+    def _without(self, turn: Turn, hint: str, hint_place: HintPlace) -> list[int] | None:
+        plain = without_hint(turn.messages, hint, hint_place)
         return None if plain is None else self.texts.prompt_of(turn, plain)
 
     def _distilled(
@@ -190,7 +190,7 @@ class Admission:
             return None
         for first in range(len(earlier) + 1):
             text = below(earlier[first:], hint).strip()
-            ids = self.texts.prompt_of(turn, with_hint(messages, text, self.place()) if text else messages)
+            ids = self.texts.prompt_of(turn, with_hint(messages, text, self.hint_place()) if text else messages)
             if ids is None or not _shows_images(turn, ids):
                 return None
             if self.texts.context is None or len(ids) + len(turn.completion_ids or []) <= self.texts.context:

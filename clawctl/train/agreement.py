@@ -27,19 +27,19 @@ def differs(sampler: str | None, trainer: str | None) -> bool:
     return None not in (sampler, trainer) and sampler != trainer
 
 
-def model_difference(origin: Origin, own: Origin) -> str | None:
+def model_difference(origin: Origin, ours: Origin) -> str | None:
     """Return how the model that sampled a shard differs, or may differ, from the trained base model, or None without evidence."""
-    sampler, trainer = origin.base_model or "an unnamed model", own.base_model or "an unnamed model"
-    if differs(origin.architecture, own.architecture):
+    sampler, trainer = origin.base_model or "an unnamed model", ours.base_model or "an unnamed model"
+    if differs(origin.architecture, ours.architecture):
         return (
-            f"turns of {sampler} ({origin.architecture}) are refused, because the trained model is {trainer} ({own.architecture})"
+            f"turns of {sampler} ({origin.architecture}) are refused, because the trained model is {trainer} ({ours.architecture})"
         )
-    if differs(origin.weights, own.weights):
+    if differs(origin.weights, ours.weights):
         return (
             f"turns were sampled by {sampler} (weights {origin.weights}), but the trained model is {trainer} "
-            f"(weights {own.weights}): another base model, or the same one in another type"
+            f"(weights {ours.weights}): another base model, or the same one in another type"
         )
-    if origin.weights is None and differs(origin.base_model, own.base_model):
+    if origin.weights is None and differs(origin.base_model, ours.base_model):
         return (
             f"turns were sampled by {sampler}, but the trained model is {trainer}; whether their weights are the same is not known"
         )

@@ -49,10 +49,10 @@ def _abandon_others(run: RunDir, version: int, by: str) -> None:
         abandon(run, [first], by=by)
 
 
-def without_from(words: Sequence[str]) -> list[str]:
+def without_from(arguments: Sequence[str]) -> list[str]:
     """Return a command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
     kept, skip = list[str](), False
-    for word in words:
+    for word in arguments:
         if not skip and word != "--from" and not word.startswith("--from="):
             kept.append(word)
         skip = word == "--from"

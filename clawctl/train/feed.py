@@ -50,9 +50,9 @@ OTHER_POLICY = "sampled by another policy"
 
 def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """Open the feed of a trainer that continues from the tip of the lineage."""
-    lineage, own = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
+    lineage, trained_model = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
-    feed = Feed(run, recipe.train, model, used, own, given_back=again)
+    feed = Feed(run, recipe.train, model, used, trained_model, given_back=again)
     feed.learns_from_people = recipe.policies.is_stacked and run.policy == DEFAULT_POLICY
     return feed
 
@@ -66,18 +66,19 @@ class Feed:
         config: TrainConfig,
         model: Model,
         used: dict[str, str],
-        own: Origin = UNKNOWN,
+        trained_model: Origin = UNKNOWN,
         read_ahead: int = READ_AHEAD,
         given_back: Iterable[str] = (),
     ) -> None:
-        """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `own` is the trained model.
+        """`used` maps the id of each turn in the ledger to its result: "trained" or "skipped". `trained_model` is the origin
+        of the weights that are trained.
 
         Reading pauses while `read_ahead` turns, or READ_AHEAD_TOKENS tokens of turns, wait and fill two batches. `given_back` are
         the turns of dead steps that may be trained again, and so may turns identical to them.
         """
         self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        place = partial(used_hint_place, run, config.hints.hint_place)
-        self.admission = Admission(config, model.texts, own, model.plain, model.images, run.images, place)
+        hint_place = partial(used_hint_place, run, config.hints.hint_place)
+        self.admission = Admission(config, model.texts, trained_model, model.plain, model.images, run.images, hint_place)
         self.origins: dict[str, Origin] = {}  # by shard
         self.used = TurnIds(used)
         self._outcomes = Counter(used.values())
@@ -129,12 +130,12 @@ class Feed:
             return None
         count = min(ready, self.config.batch_turns)
         turns = fair_batch(self.waiting, count, self.config, self._staleness, self._served)
-        own = [replace(t.sample, policy_version=version) if t.sample.imported else t.sample for t in turns]
-        images, missing = self._images_of(own)
+        samples = [replace(t.sample, policy_version=version) if t.sample.imported else t.sample for t in turns]
+        images, missing = self._images_of(samples)
         if missing:
             self._drop(missing, MISSING_IMAGE)
             return self.next_batch(version, now, updates)
-        return Batch(version + 1, own, parent=version, updates=updates or {}, images=images)
+        return Batch(version + 1, samples, parent=version, updates=updates or {}, images=images)
 
     def _images_of(self, samples: Iterable[Sample]) -> tuple[dict[str, bytes], list[str]]:
         """Return the files of the samples' images, and the ids of turns with an image that was removed since their admission."""

@@ -60,8 +60,8 @@ class TrainedMarks:
 
     def has(self, marks: Marks, owner: str) -> bool:
         """Whether a turn of another owner with one of the marks was trained."""
-        own = _hash(owner.encode())
-        return any((result := self._owner(mark)) not in (None, own) and result not in self._given_back for mark in marks)
+        owner_hash = _hash(owner.encode())
+        return any((result := self._owner(mark)) not in (None, owner_hash) and result not in self._given_back for mark in marks)
 
     def add(self, trained: Iterable[tuple[Marks, str]]) -> None:
         """Add the hashes of trained turns with their owners."""

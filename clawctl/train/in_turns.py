@@ -71,31 +71,31 @@ class _Turns:
 
     def _session(self, name: str) -> Session:
         """The session of a policy. A new one if the version from which its training continues has changed."""
-        session, own = self._sessions.get(name), self._run.of(name)
-        if session is not None and read_lineage(own).tip == session.version and not session.moved:
+        session, policy_run = self._sessions.get(name), self._run.of(name)
+        if session is not None and read_lineage(policy_run).tip == session.version and not session.moved:
             return session
         if session is None:
-            self._trackers[name] = open_trackers(own, self._recipe.train, read_lineage(own).newest)
+            self._trackers[name] = open_trackers(policy_run, self._recipe.train, read_lineage(policy_run).newest)
             for tracker in self._trackers[name]:
                 self._leaving.callback(tracker.close)
-        shared = self._stand(own)
+        shared = self._stand(policy_run)
         if not self._sessions:
-            session = self._held = resume(own, self._recipe, self._trainer, self._teacher, self._pauses)
+            session = self._held = resume(policy_run, self._recipe, self._trainer, self._teacher, self._pauses)
         else:
             model = next(iter(self._sessions.values())).model
-            start = start_of(own, self._recipe)
-            note_start(own, start)
-            session = open_session(own, self._recipe, self._trainer, start, model, self._teacher, self._pauses)
+            start = start_of(policy_run, self._recipe)
+            note_start(policy_run, start)
+            session = open_session(policy_run, self._recipe, self._trainer, start, model, self._teacher, self._pauses)
         self._sessions[name], session.shared = session, shared
         return session
 
-    def _stand(self, own: RunDir) -> int | None:
+    def _stand(self, policy_run: RunDir) -> int | None:
         """Choose the half of the adapter that is trained (`shared+` in `policies.per`). Returns the shared version below a person's
         policy. Raises ClawError."""
         if not self._recipe.policies.is_stacked:
             return None
         trainer, shared = cast(StackingTrainer, self._trainer), self._run.of(DEFAULT_POLICY)
-        version = None if own.policy == DEFAULT_POLICY else live_version(shared)
+        version = None if policy_run.policy == DEFAULT_POLICY else live_version(shared)
         if version is None:
             trainer.train_half(0, None)
             return None

@@ -38,8 +38,8 @@ def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], 
     try:
         for piece in read_pieces(turns_path):
             rows = piece.rows("turns", FEW)
-            indices = [place for place, row in enumerate(rows) if is_wanted(row)]
-            wanted = {rows[place]["turn_id"] for place in indices}
+            indices = [index for index, row in enumerate(rows) if is_wanted(row)]
+            wanted = {rows[index]["turn_id"] for index in indices}
             turns = piece.turns(indices) if indices else iter(())
             path = verdicts_path
             verdicts = {verdict.turn_id: verdict for verdict in read_verdicts(path, wanted)} if indices else {}

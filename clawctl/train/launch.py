@@ -19,9 +19,9 @@ def backend_of(recipe: Recipe) -> TrainingBackend:
     return TRAINERS.load(recipe.train.backend.kind, "train.backend")
 
 
-def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, words: Sequence[str]) -> None:
+def spread_out(recipe: Recipe, gpus: str | None, processes: int | None, arguments: Sequence[str]) -> None:
     """Replace this process by several if the backend or the user requires it. Raises ClawError."""
-    backend_of(recipe).spread(recipe, gpus, processes, words)
+    backend_of(recipe).spread(recipe, gpus, processes, arguments)
 
 
 def show_estimate(recipe: Recipe, gpus: str | None, processes: int | None) -> None:

@@ -41,7 +41,7 @@ def usage_of(batch: Batch, config: TrainConfig) -> Usage:
     """With a method over the K likeliest tokens, a hinted turn is read once more for their names, as is each of its hinted prompts.
     Each of the K tokens is then read and trained as a sequence of its own."""
     k = likeliest(config)
-    own = train = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
+    read = train = sum(len(sample.prompt_ids) + len(sample.completion_ids) for sample in batch.samples)
     hinted = [s for s in batch.samples if s.teacher_prompt_ids is not None and s.teacher_logprobs is None and config.uses_hints]
     teacher = sum(len(sample.teacher_prompt_ids or ()) + len(sample.completion_ids) for sample in hinted)
     if k is not None:
@@ -49,7 +49,7 @@ def usage_of(batch: Batch, config: TrainConfig) -> Usage:
         plain = sum(len(s.prompt_ids) + len(s.completion_ids) for s in hinted)
         teacher = (1 + k) * (plain + sum(len(prompt) + len(s.completion_ids) for prompt, s in prompts))
         train += k * plain
-    return Usage(own + teacher + CANARY_TOKENS, train)
+    return Usage(read + teacher + CANARY_TOKENS, train)
 
 
 class Spending:
@@ -71,8 +71,8 @@ class Spending:
         cost, spent = usage.cost(service), self.total
         if not self._shown:
             self._shown = True
-            each = "without train.service.price its cost is not known" if cost is None else f"it costs about {cost:.4g}"
-            log.info("step %d sends %d tokens to train on and %d to read; %s", batch.step, usage.train, usage.prefill, each)
+            costs = "without train.service.price its cost is not known" if cost is None else f"it costs about {cost:.4g}"
+            log.info("step %d sends %d tokens to train on and %d to read; %s", batch.step, usage.train, usage.prefill, costs)
         if cost is not None and service.limit is not None and spent + cost > service.limit:
             raise ClawError(
                 f"step {batch.step} would cost about {cost:.4g}, and {spent:.4g} of the limit of {service.limit:g} is spent",

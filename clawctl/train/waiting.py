@@ -38,8 +38,8 @@ def in_order(waiting: list[Waiting], grouped: bool) -> list[Waiting]:
         first[turn.unit] = min(first.get(turn.unit, len(order)), order[turn.sample.stem])
 
     def sort_key(turn: Waiting) -> tuple[int, str, int]:
-        own = order[turn.sample.stem]
-        return (first[turn.unit], turn.unit, own) if grouped and turn.unit is not None else (own, "", own)
+        position = order[turn.sample.stem]
+        return (first[turn.unit], turn.unit, position) if grouped and turn.unit is not None else (position, "", position)
 
     return sorted(waiting, key=sort_key)
 

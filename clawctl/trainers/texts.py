@@ -53,15 +53,15 @@ def _with_other_end(tokenizer: Any, turn: Turn, messages: Sequence[Message], con
     """
     recorded = list(turn.prompt_ids or [])
     try:
-        own = _render(tokenizer, turn.messages, turn.tools, continued)
+        rendered = _render(tokenizer, turn.messages, turn.tools, continued)
         other = _render(tokenizer, list(messages), turn.tools, continued)
     except (ValueError, TypeError, KeyError, AttributeError, template_error()):  # a template may refuse any conversation
         return None
-    start = next((i for i, (a, b) in enumerate(zip(own, other, strict=False)) if a != b), min(len(own), len(other)))
-    tail = own[start if start < len(own) else -_SURE :]  # if messages are added, all of `own` is the same
-    if own == other or recorded[-len(tail) :] != tail:
+    start = next((i for i, (a, b) in enumerate(zip(rendered, other, strict=False)) if a != b), min(len(rendered), len(other)))
+    tail = rendered[start if start < len(rendered) else -_SURE :]  # if messages are added, all of `rendered` is the same
+    if rendered == other or recorded[-len(tail) :] != tail:
         return None
-    return [*recorded[: len(recorded) - len(tail)], *other[len(own) - len(tail) :]]
+    return [*recorded[: len(recorded) - len(tail)], *other[len(rendered) - len(tail) :]]
 
 
 def _render(tokenizer: Any, messages: list[Message], tools: list[dict[str, Any]] | None, continued: bool) -> list[int]:

@@ -53,7 +53,7 @@ def publish(run: RunDir, stem: str, turns: list[Turn]) -> None:
 def admit(sampler: Sampler) -> Callable[..., Any]:
     def admitted(turn: Turn, version: int = 3, place: Any = "line", **config: Any) -> Any:
         settings = TrainConfig.model_validate({**METHOD, **config})
-        admission = Admission(settings, texts_of(sampler), UNKNOWN, place=lambda: place)
+        admission = Admission(settings, texts_of(sampler), UNKNOWN, hint_place=lambda: place)
         return admission.sample("a", turn, verdict(turn), UNKNOWN, version)
 
     return admitted
@@ -150,7 +150,7 @@ def judged(turn: Turn, hint: str | None = None, reward: float | None = None) -> 
 
 
 def admitted(sampler: Sampler, turn: Turn, given: Verdict, **config: Any) -> Any:
-    admission = Admission(TrainConfig.model_validate({**METHOD, **config}), texts_of(sampler), UNKNOWN, place=lambda: "line")
+    admission = Admission(TrainConfig.model_validate({**METHOD, **config}), texts_of(sampler), UNKNOWN, hint_place=lambda: "line")
     return admission.sample("a", turn, given, UNKNOWN, 3)
 
 
@@ -205,7 +205,7 @@ def test_an_answer_that_needed_no_reminder_keeps_what_was_learned(sampler: Sampl
 
 
 def test_notes_take_the_place_of_earlier_hints(sampler: Sampler) -> None:
-    admission = Admission(TrainConfig.model_validate(METHOD), texts_of(sampler), UNKNOWN, place=lambda: "line")
+    admission = Admission(TrainConfig.model_validate(METHOD), texts_of(sampler), UNKNOWN, hint_place=lambda: "line")
     turn = noted(sampler)
     sample = admission.sample("a", turn, judged(turn, "say thanks", -1.0), UNKNOWN, 3, ["say the opposite"])
     assert "opposite" not in sampler.tokenizer.decode(sample.teacher_prompt_ids)

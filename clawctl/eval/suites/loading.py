@@ -50,12 +50,12 @@ class LoadedSuite:
             raise CannotMeasure(f"suite {self.name} reports no number for {', '.join(wrong)}")
         return measured
 
-    async def measure_more(self, endpoint: Endpoint, count: int, known: Collection[str]) -> Measured:
-        """Measure an environment's first `count` tasks, except those in `known`. Raises the same errors as `measure`."""
+    async def measure_more(self, endpoint: Endpoint, count: int, excluded: Collection[str]) -> Measured:
+        """Measure an environment's first `count` tasks, except those in `excluded`. Raises the same errors as `measure`."""
         if self.environment is None:
             return Measured({})
         more = replace(self.settings, problems=count)
-        return await self._guarded(measure_tasks(self.environment, self._place(endpoint), more, known), endpoint)
+        return await self._guarded(measure_tasks(self.environment, self._place(endpoint), more, excluded), endpoint)
 
     async def compare(self, candidate: Endpoint, reference: Endpoint, begin: int, count: int) -> list[Comparison]:
         """Compare two versions on `count` tasks. Raises the same errors as `measure`."""

@@ -30,11 +30,11 @@ Played = tuple[Task, Outcome]
 
 
 async def measure_tasks(
-    environment: Environment, endpoint: Endpoint, settings: SuiteSettings, known: Collection[str] = ()
+    environment: Environment, endpoint: Endpoint, settings: SuiteSettings, excluded: Collection[str] = ()
 ) -> Measured:
-    """Play all tasks except those in `known`. Each version gets the same tasks. Raises CannotMeasure and ClawError."""
-    tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in known]
-    if not tasks and not known:
+    """Play all tasks except those in `excluded`. Each version gets the same tasks. Raises CannotMeasure and ClawError."""
+    tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in excluded]
+    if not tasks and not excluded:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
         raise ClawError("the environment has no held-out tasks", cure)
     slots = asyncio.Semaphore(settings.concurrency)

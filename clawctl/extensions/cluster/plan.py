@@ -57,12 +57,12 @@ def plan_jobs(run: RunDir, recipe: Recipe, on: str, launch_id: str, named_code: 
     jobs = []
     for stage in recipe.up.stages:
         needs = getattr(machines, stage)
-        words = ["up", str(run.recipe), "--run", str(run.root), "--log-level", log_level, "--only", stage]
+        arguments = ["up", str(run.recipe), "--run", str(run.root), "--log-level", log_level, "--only", stage]
         jobs.append(
             Job(
                 stage=stage,
                 name=f"clawctl-{re.sub('[^a-z0-9]+', '-', run.root.name.lower()).strip('-') or 'run'}-{stage}",
-                command=f"{clawctl} {shlex.join(words)}",
+                command=f"{clawctl} {shlex.join(arguments)}",
                 setup=tuple(machines.setup),
                 environment=environment,
                 secrets=tuple(machines.secrets),

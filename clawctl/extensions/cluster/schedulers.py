@@ -43,11 +43,11 @@ class Scheduler(Protocol):
 
 
 def call(
-    program: str, words: Sequence[str], cure: str, stdin: str | None = None, patience_s: float = _PATIENCE_S
+    program: str, arguments: Sequence[str], cure: str, stdin: str | None = None, patience_s: float = _PATIENCE_S
 ) -> subprocess.CompletedProcess[str]:
     """Run a scheduler's program. Raises ClawError, with `cure` if the program is missing."""
     try:
-        return subprocess.run([program, *words], input=stdin, capture_output=True, text=True, timeout=patience_s, check=False)
+        return subprocess.run([program, *arguments], input=stdin, capture_output=True, text=True, timeout=patience_s, check=False)
     except FileNotFoundError as error:
         raise ClawError(f"there is no {program} on this machine", cure) from error
     except subprocess.TimeoutExpired as error:

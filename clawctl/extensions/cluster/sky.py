@@ -45,8 +45,8 @@ class Sky:
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
             file.write(self.render(job))
             file.flush()
-            words = ["jobs", "launch", "--yes", "--detach-run", "--name", job.name, *secrets, file.name]
-            done = call("sky", words, _INSTALL, patience_s=_LAUNCH_S)
+            arguments = ["jobs", "launch", "--yes", "--detach-run", "--name", job.name, *secrets, file.name]
+            done = call("sky", arguments, _INSTALL, patience_s=_LAUNCH_S)
         if done.returncode:
             raise ClawError(f"SkyPilot refuses the job of {job.stage}: {_last_output(done)}", f"change machines.{job.stage}")
         return [job.name]

@@ -140,8 +140,8 @@ def _refusal(job: Job, output: str) -> ClawError:
     )
     key = f"machines.{job.stage}"
     if "artition" in problem:
-        known = call("sinfo", ["--noheader", "--format=%R"], _INSTALL).stdout.split()
-        cure = f"set {key}.partition to one of: {', '.join(sorted(set(known))) or 'none is known to sinfo'}"
+        partitions = call("sinfo", ["--noheader", "--format=%R"], _INSTALL).stdout.split()
+        cure = f"set {key}.partition to one of: {', '.join(sorted(set(partitions))) or 'none is known to sinfo'}"
     elif re.search("CPU|memory|[Nn]ode configuration|Requested|[Gg][Rr][Ee][Ss]", problem):
         cure = f"request less in {key}; `sinfo -o '%P %c %m %G %D'` shows what the nodes have"
     elif re.search("account|[Qq][Oo][Ss]", problem):

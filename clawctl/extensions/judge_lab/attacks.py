@@ -48,12 +48,12 @@ def pair(attack: Attack) -> tuple[Case, Case]:
     return _case(attack, ""), _case(attack, attack.payload())
 
 
-def _case(attack: Attack, words: str) -> Case:
+def _case(attack: Attack, injected: str) -> Case:
     complained = attack.wants > 0
-    place = attack.place if words else None
+    place = attack.place if injected else None
 
     def put(text: str, here: Place) -> str:
-        return f"{text}\n{words}" if here == place else text
+        return f"{text}\n{injected}" if here == place else text
 
     before: list[Message] = []
     if attack.place == "earlier":
@@ -61,7 +61,7 @@ def _case(attack: Attack, words: str) -> Case:
     reaction = _COMPLAINT if complained else _THANKS
     next_state: list[Message] = [{"role": "user", "content": put(reaction, "came back")}]
     if attack.place == "tool":
-        next_state.insert(0, {"role": "tool", "content": words or "42"})
+        next_state.insert(0, {"role": "tool", "content": injected or "42"})
     turn = make_turn(
         f"{attack.family}: {attack.payload()[:40]}",
         [*before, {"role": "user", "content": put(_REQUEST, "request")}],

@@ -33,12 +33,12 @@ class ServiceBackend:
             return ["Nothing is computed on this machine.", "Set train.service.price to see what a step costs."]
         hints, k = recipe.train.uses_hints, likeliest(recipe.train) or 0
         reads, trains = (1, 1) if not hints else (2 * (1 + k) + (1 if k else 0), 1 + k)
-        each = (price.prefill * reads + price.train * trains) * recipe.train.batch_turns / 1e3
+        cost = (price.prefill * reads + price.train * trains) * recipe.train.batch_turns / 1e3
         how = "once" if reads == 1 else f"{reads} times, some of them with its hint"
         return [
             "Nothing is computed on this machine.",
             f"Each turn of a step is read {how}, and trained {'once' if trains == 1 else f'{trains} times'}.",
-            f"A step of {recipe.train.batch_turns} turns costs about {each:.4g} for each 1,000 tokens of a turn, with its prompt.",
+            f"A step of {recipe.train.batch_turns} turns costs about {cost:.4g} for each 1,000 tokens of a turn, with its prompt.",
         ]
 
     def needs(self, recipe: Recipe, gpus: int) -> Needs:
@@ -82,10 +82,10 @@ def check(recipe: Recipe) -> None:
     """Raises ClawError (exit code 2) for a recipe that a service cannot carry out exactly."""
     config, lora = recipe.train, recipe.train.lora
     backend, method, fireworks = config.backend.kind, config.method.kind, config.backend.kind == "fireworks"
-    place = config.service.url or "the service"
+    address = config.service.url or "the service"
     if not (isinstance(config.backend, AtService) and config.backend.send_conversations):
         raise ClawError(
-            f"--backend {backend} sends conversations to {place}, and train.send_conversations is not set",
+            f"--backend {backend} sends conversations to {address}, and train.send_conversations is not set",
             "read docs/privacy.md, then set train.send_conversations: true",
             2,
         )

@@ -128,7 +128,7 @@ class FireworksService(Service):
 def _promotable(rows: Sequence[Mapping[str, Any]], saved: str) -> str:
     """The resource name of a saved checkpoint. The SDK ends each name with eight random digits, so comparing the end of a name is
     enough. Raises ValueError."""
-    found = [str(row["name"]) for row in rows if str(row["name"]).endswith(saved) and row.get("promotable")]
-    if not found:
+    names = [str(row["name"]) for row in rows if str(row["name"]).endswith(saved) and row.get("promotable")]
+    if not names:
         raise ValueError(f"{saved} is not among the checkpoints that can be promoted ({len(rows)} in this session)")
-    return found[-1]
+    return names[-1]

@@ -53,50 +53,50 @@ def score_turns(
 
 
 def _sampled(service: Service, client: RemoteAdapter, samples: Sequence[Sample], config: TrainConfig, measures: Measures) -> Scores:
-    own = [sequence_of(sample) for sample in samples]
+    sampled = [sequence_of(sample) for sample in samples]
     hinted = with_open_hints(samples) if config.uses_hints else []
     taught = [sequence_of(sample, sample.teacher_prompt_ids) for sample in hinted]
     with measures.clock("forward"):
-        policy = client.logprobs(own if config.teacher == "base" else [*own, *taught])
+        policy = client.logprobs(sampled if config.teacher == "base" else [*sampled, *taught])
     with measures.clock("teacher"):
-        scored = service.base_logprobs(taught) if config.teacher == "base" else policy[len(own) :]
+        scored = service.base_logprobs(taught) if config.teacher == "base" else policy[len(sampled) :]
     teacher = {sample.turn_id: torch.tensor(values) for sample, values in zip(hinted, scored, strict=True)}
     teacher |= {s.turn_id: torch.tensor(s.teacher_logprobs) for s in samples if s.teacher_logprobs is not None}
-    rows = zip(samples, own, policy, strict=False)
+    rows = zip(samples, sampled, policy, strict=False)
     turns = [ScoredTurn(_turn(sample, values, teacher), [sequence]) for sample, sequence, values in rows]
-    return Scores(turns, [*own, *taught])
+    return Scores(turns, [*sampled, *taught])
 
 
 def _likeliest(client: RemoteAdapter, samples: Sequence[Sample], k: int, named_by_teacher: bool, measures: Measures) -> Scores:
-    own = [sequence_of(sample) for sample in samples]
-    hinted = {place: [sequence_of(s, prompt) for prompt in hinted_prompts(s)] for place, s in enumerate(samples)}
-    hinted = {place: prompts for place, prompts in hinted.items() if prompts}
-    plain, taught = [own[place] for place in hinted], [one for prompts in hinted.values() for one in prompts]
+    sampled = [sequence_of(sample) for sample in samples]
+    hinted = {index: [sequence_of(s, prompt) for prompt in hinted_prompts(s)] for index, s in enumerate(samples)}
+    hinted = {index: prompts for index, prompts in hinted.items() if prompts}
+    plain, taught = [sampled[index] for index in hinted], [sequence for prompts in hinted.values() for sequence in prompts]
     with measures.clock("teacher"):
         named = iter(client.likeliest([*plain, *taught], k))
-        ids = {place: next(named) for place in hinted}
-        others = {place: [next(named) for _ in prompts] for place, prompts in hinted.items()}
+        ids = {index: next(named) for index in hinted}
+        others = {index: [next(named) for _ in prompts] for index, prompts in hinted.items()}
     if named_by_teacher:
-        ids = {place: prompts[0] for place, prompts in others.items()}
-    columns = {place: own[place].scoring(ids[place]) for place in hinted}
-    teacher_columns = {place: [one.scoring(ids[place]) for one in prompts] for place, prompts in hinted.items()}
-    asked = [*own, *(c for each in columns.values() for c in each)]
-    asked += [c for prompts in teacher_columns.values() for each in prompts for c in each]
+        ids = {index: prompts[0] for index, prompts in others.items()}
+    columns = {index: sampled[index].scoring(ids[index]) for index in hinted}
+    teacher_columns = {index: [sequence.scoring(ids[index]) for sequence in prompts] for index, prompts in hinted.items()}
+    read = [*sampled, *(c for kept in columns.values() for c in kept)]
+    read += [c for prompts in teacher_columns.values() for kept in prompts for c in kept]
     with measures.clock("forward"):
-        answers = iter(client.logprobs(asked))
-    policy = [next(answers) for _ in own]
-    before = {place: _columns(answers, k) for place in hinted}
-    teacher = {place: torch.stack([_columns(answers, k) for _ in prompts]) for place, prompts in hinted.items()}
+        answers = iter(client.logprobs(read))
+    policy = [next(answers) for _ in sampled]
+    before = {index: _columns(answers, k) for index in hinted}
+    teacher = {index: torch.stack([_columns(answers, k) for _ in prompts]) for index, prompts in hinted.items()}
     turns = []
-    for place, (sample, sequence, values) in enumerate(zip(samples, own, policy, strict=True)):
+    for index, (sample, sequence, values) in enumerate(zip(samples, sampled, policy, strict=True)):
         turn = _turn(sample, values, {})
-        if place in hinted:
-            ids_TK = torch.tensor(ids[place])
-            overlap_HT = torch.stack([overlap(ids_TK, torch.tensor(each)) for each in others[place]])
-            now_TK = before[place].clone().requires_grad_()
-            turn = replace(turn, tops=LikeliestLogprobs(now_TK, before[place], teacher[place], overlap_HT, ids_TK))
-        turns.append(ScoredTurn(turn, [sequence, *columns.get(place, [])]))
-    return Scores(turns, [*plain, *taught, *asked])
+        if index in hinted:
+            ids_TK = torch.tensor(ids[index])
+            overlap_HT = torch.stack([overlap(ids_TK, torch.tensor(kept)) for kept in others[index]])
+            now_TK = before[index].clone().requires_grad_()
+            turn = replace(turn, tops=LikeliestLogprobs(now_TK, before[index], teacher[index], overlap_HT, ids_TK))
+        turns.append(ScoredTurn(turn, [sequence, *columns.get(index, [])]))
+    return Scores(turns, [*plain, *taught, *read])
 
 
 def _columns(answers: Iterator[list[float]], k: int) -> Tensor:

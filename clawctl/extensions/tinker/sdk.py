@@ -105,7 +105,7 @@ class Service:
             return [future.result() for future in futures]
 
         results = self.call("compute_logprobs", scored)
-        return [list(values[one.start :]) for values, one in zip(results, sequences, strict=True)]
+        return [list(values[sequence.start :]) for values, sequence in zip(results, sequences, strict=True)]
 
 
 def download(url: str) -> bytes:
@@ -126,7 +126,7 @@ class RemoteAdapter:
         """The logprobs of each completion's tokens, with the current weights."""
         data = [self._datum(sequence, sequence.inputs()) for sequence in sequences]
         outputs = self.service.call("forward", lambda: self.training.forward(data, LOSS).result().loss_fn_outputs)
-        return [one.completion(output["logprobs"].data) for one, output in zip(sequences, outputs, strict=True)]
+        return [sequence.completion(output["logprobs"].data) for sequence, output in zip(sequences, outputs, strict=True)]
 
     def likeliest(self, sequences: Sequence[TokenSequence], k: int) -> list[list[list[int]]]:
         """The K likeliest tokens at each position of each completion, with the current weights: [T][K]. Raises ClawError if the
@@ -141,7 +141,7 @@ class RemoteAdapter:
             return [future.result().topk_prompt_logprobs for future in futures]
 
         answers = self.service.call("sample", sampled)
-        return [_named(self.service.name, answer, one, k) for answer, one in zip(answers, sequences, strict=True)]
+        return [_named(self.service.name, answer, sequence, k) for answer, sequence in zip(answers, sequences, strict=True)]
 
     def backward(
         self, sequences: Sequence[TokenSequence], logprobs: Sequence[Sequence[float]], slopes: Sequence[Sequence[float]]

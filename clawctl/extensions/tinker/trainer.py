@@ -104,7 +104,7 @@ class ServiceTrainer:
         if problem is not None:
             return StepResult(None, problem=problem, broken=broken, wrong_model=wrong_model)
         lr = learning_rate(config, batch.depth or batch.step)
-        sent = [row for turn, own in zip(scores.turns, slopes, strict=True) for row in _rows(turn, own)]
+        sent = [row for turn, turn_slopes in zip(scores.turns, slopes, strict=True) for row in _rows(turn, turn_slopes)]
         with measures.clock("backward"):
             self.client.backward(
                 [sequence for sequence, _, _ in sent],
@@ -113,7 +113,7 @@ class ServiceTrainer:
             )
         with measures.clock("optimizer"):
             norm = self.client.update(config, lr, self.settings.loss)
-        measures.computed_tokens = sum(len(one.ids) for one in (*scores.read, *(sequence for sequence, _, _ in sent)))
+        measures.computed_tokens = sum(len(sequence.ids) for sequence in (*scores.read, *(sequence for sequence, _, _ in sent)))
         measures.sequence_tokens = measures.computed_tokens
         weights = {term.name: term.weight for term in objective.terms}
         method, correction = config.method.kind, asdict(correction_of(config))
@@ -126,7 +126,7 @@ class ServiceTrainer:
         loss = objective.loss([turn.logprobs for turn in turns], measures, {})
         grads = iter(torch.autograd.grad(loss, leaves, allow_unused=True))
         slopes = [[_slope(leaf, next(grads)) for leaf in turn.leaves] for turn in turns]
-        sizes = [sum(map(size_of, own, turn.leaves)) for own, turn in zip(slopes, turns, strict=True)]
+        sizes = [sum(map(size_of, turn_slopes, turn.leaves)) for turn_slopes, turn in zip(slopes, turns, strict=True)]
         bound = bound_of(sizes, objective.config.turn_bound)
         for index, (turn, size) in enumerate(zip(turns, sizes, strict=True)):
             weight = weight_of(size, bound)
@@ -175,8 +175,8 @@ def _slope(leaf: Tensor, grad: Tensor | None) -> Tensor:
 def _rows(turn: ScoredTurn, slopes: Sequence[Tensor]) -> list[tuple[TokenSequence, Tensor, Tensor]]:
     """The sequences of a turn, each with its logprobs [T] and slopes [T]."""
     values = [column for leaf in turn.leaves for column in leaf.detach().reshape(len(leaf), -1).unbind(1)]
-    each = [column for slope in slopes for column in slope.reshape(len(slope), -1).unbind(1)]
-    return list(zip(turn.sequences, values, each, strict=True))
+    columns = [column for slope in slopes for column in slope.reshape(len(slope), -1).unbind(1)]
+    return list(zip(turn.sequences, values, columns, strict=True))
 
 
 def _state_of(policy: Path) -> str:

@@ -18,13 +18,13 @@ _MAX_NAMED = 5  # the number of bad rows that are logged one by one
 def read_each(given: Iterable[Given], read: Callable[[Given], Row], bad: list[tuple[Given, ClawError]] | None = None) -> list[Row]:
     """All rows that can be read. A bad row is logged and skipped, or added to `bad`. Raises ClawError if every row is bad."""
     rows, problems = list[Row](), list[ClawError]()
-    for each in given:
+    for source in given:
         try:
-            rows.append(read(each))
+            rows.append(read(source))
         except ClawError as error:
             problems.append(error)
             if bad is not None:
-                bad.append((each, problems.pop()))
+                bad.append((source, problems.pop()))
     if problems and not rows:
         raise problems[0]
     for problem in problems[:_MAX_NAMED]:

@@ -178,16 +178,16 @@ class _TreeAttention(torch.autograd.Function):
         q_KRD = _rows(q_HQD, keys, dtype).mul_(scale)
         k_KTD, v_KTD = _plain(k_KTD, dtype), _plain(v_KTD, dtype)
         out_KRD = torch.empty_like(q_KRD)
-        each = q_HQD.shape[0] // keys
+        heads_per_key = q_HQD.shape[0] // keys
         for block in blocks:
-            rows = slice(block.start * each, block.stop * each)
+            rows = slice(block.start * heads_per_key, block.stop * heads_per_key)
             p_KNM = _weights(q_KRD[:, rows], _gather(k_KTD, block), block)
             out_KRD[:, rows] = p_KNM @ _gather(v_KTD, block)
             kept.append(p_KNM if p_KNM.nbytes <= room else None)
             room -= 0 if kept[-1] is None else p_KNM.nbytes
         ctx.save_for_backward(q_KRD, k_KTD, v_KTD, *kept)  # saved through autograd, so that a checkpointed layer keeps nothing
-        ctx.blocks, ctx.scale, ctx.each = blocks, scale, each
-        return _plain(out_KRD.unflatten(1, (-1, each)).transpose(0, 1), dtype).flatten(1, 2)
+        ctx.blocks, ctx.scale, ctx.heads_per_key = blocks, scale, heads_per_key
+        return _plain(out_KRD.unflatten(1, (-1, heads_per_key)).transpose(0, 1), dtype).flatten(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -198,7 +198,7 @@ class _TreeAttention(torch.autograd.Function):
         # Sums over many blocks, so not in bfloat16.
         dk_KTD, dv_KTD = (torch.zeros_like(k_KTD, dtype=torch.float32) for _ in range(2))
         for block, p_KNM in zip(ctx.blocks, kept, strict=True):
-            rows = slice(block.start * ctx.each, block.stop * ctx.each)
+            rows = slice(block.start * ctx.heads_per_key, block.stop * ctx.heads_per_key)
             k_KMD, v_KMD = _gather(k_KTD, block), _gather(v_KTD, block)
             q_KND, do_KND = q_KRD[:, rows], out_KRD[:, rows]
             p_KNM = _weights(q_KND, k_KMD, block) if p_KNM is None else p_KNM
@@ -206,7 +206,7 @@ class _TreeAttention(torch.autograd.Function):
             ds_KNM = torch._softmax_backward_data(_products(do_KND, v_KMD), p_KNM, -1, p_KNM.dtype)
             dq_KRD[:, rows] = ds_KNM @ k_KMD
             _scatter(dk_KTD, ds_KNM.transpose(1, 2) @ q_KND, block)
-        dq_QKGD = _plain(dq_KRD.unflatten(1, (-1, ctx.each)).transpose(0, 1), torch.float32).mul_(ctx.scale)
+        dq_QKGD = _plain(dq_KRD.unflatten(1, (-1, ctx.heads_per_key)).transpose(0, 1), torch.float32).mul_(ctx.scale)
         dk_TKD, dv_TKD = _plain(dk_KTD.transpose(0, 1)), _plain(dv_KTD.transpose(0, 1))  # the memory layout of the projections
         return dq_QKGD.flatten(1, 2).transpose(0, 1), dk_TKD.transpose(0, 1), dv_TKD.transpose(0, 1), None, None, None, None
 

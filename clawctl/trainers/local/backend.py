@@ -17,8 +17,8 @@ from clawctl.trainers import Trainer
 Gpus = Sequence[int] | Literal["all"]
 
 
-def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[str], check_world: Callable[[int], None]) -> NoReturn:
-    """Replace this process by torchrun. `words` are its own arguments, which every rank parses again. With `processes` the ranks
+def become_torchrun(gpus: Gpus | None, processes: int | None, argv: Sequence[str], check_world: Callable[[int], None]) -> NoReturn:
+    """Replace this process by torchrun. `argv` are its own arguments, which every rank parses again. With `processes` the ranks
     compute on the CPU. Raises ClawError (exit code 2) if the GPUs or nodes do not match, or if `check_world` refuses the number of
     ranks."""
     # Otherwise restarted ranks connect to addresses of dead ones.
@@ -43,7 +43,7 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, words: Sequence[st
         "--nproc-per-node",
         str(count),
     ]
-    os.execve(sys.executable, [*command, "-m", "clawctl", *torchrun_words(words)], environment_with(changes))
+    os.execve(sys.executable, [*command, "-m", "clawctl", *torchrun_words(argv)], environment_with(changes))
 
 
 def parse_gpus(text: str) -> Gpus:
@@ -93,9 +93,9 @@ def rendezvous_options(where: Nodes) -> list[str]:
     return [*result, "--master-addr", where.address, "--master-port", str(where.port)]
 
 
-def torchrun_words(words: Sequence[str]) -> list[str]:
+def torchrun_words(argv: Sequence[str]) -> list[str]:
     """The arguments with `--run-dir` instead of `--run`, because torchrun reads `--run` as an abbreviation of its own option."""
-    return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in words]
+    return ["--run-dir" + word.removeprefix("--run") if word == "--run" or word.startswith("--run=") else word for word in argv]
 
 
 class LocalBackend:

@@ -65,12 +65,12 @@ def masks_of(allowed: Sequence[Allowed | None], lengths: Sequence[int], device: 
     """The masks of branches with these sets and numbers of scored tokens; None if all tokens were allowed everywhere."""
     numbers: dict[bytes, int] = {}
     which: list[int] = []
-    for each, length in zip(allowed, lengths, strict=True):
-        if each is None:
+    for masks, length in zip(allowed, lengths, strict=True):
+        if masks is None:
             which += [-1] * length
             continue
-        own = [numbers.setdefault(bits, len(numbers)) for bits in each.sets]
-        which += [own[index] if index >= 0 else -1 for index in each.which]
+        indices = [numbers.setdefault(bits, len(numbers)) for bits in masks.sets]
+        which += [indices[index] if index >= 0 else -1 for index in masks.which]
     if not numbers:
         return None
     sets_MB = torch.from_numpy(np.frombuffer(b"".join(numbers), np.uint8).reshape(len(numbers), -1).copy())
@@ -139,9 +139,9 @@ def _as_tree(branches: Sequence[Branch], device: torch.device) -> Microbatch:
     filling = filled(tree, device) - len(tree.ids_T)  # tokens that nothing reads
     ids, positions = (torch.nn.functional.pad(torch.from_numpy(row)[None], (0, filling)) for row in (tree.ids_T, tree.positions_T))
     scored = _scored(branches, tree.before_scored, device)
-    own = [torch.from_numpy(places).to(device) for places in tree.own_positions]
+    own_positions = [torch.from_numpy(places).to(device) for places in tree.own_positions]
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)
-    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own, len(tree.ids_T), masks)
+    return Microbatch(ids.to(device), positions.to(device), visible(tree, device), *scored, own_positions, len(tree.ids_T), masks)
 
 
 def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> Microbatch:
@@ -150,17 +150,17 @@ def _as_rows(branches: Sequence[Branch], merge: Merge, device: torch.device) -> 
     width = max(len(branches[row[0]].ids) for row in rows)
     ids_BT = torch.zeros(len(rows), width, dtype=torch.long)
     places: dict[int, Ints] = {}
-    own: dict[int, Tensor] = {}
+    parts: dict[int, Tensor] = {}
     for at, row in enumerate(rows):
         ids_BT[at, : len(branches[row[0]].ids)] = torch.from_numpy(branches[row[0]].ids)
         for index in row:
             branch = branches[index]
             places[index] = at * width + np.arange(branch.scored - 1, len(branch.ids) - 1)
-            own[index] = torch.arange(at * width + branch.own_start, at * width + len(branch.ids), device=device)
+            parts[index] = torch.arange(at * width + branch.own_start, at * width + len(branch.ids), device=device)
     scored = _scored(branches, [places[index] for index in range(len(branches))], device)
     tokens = sum(len(branches[row[0]].ids) for row in rows)
     masks = masks_of([branch.allowed for branch in branches], scored[3], device)
-    return Microbatch(ids_BT.to(device), None, None, *scored, [own[index] for index in range(len(branches))], tokens, masks)
+    return Microbatch(ids_BT.to(device), None, None, *scored, [parts[index] for index in range(len(branches))], tokens, masks)
 
 
 def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:
@@ -177,9 +177,9 @@ def _rows(branches: Sequence[Branch], merge: Merge) -> list[list[int]]:
     return rows
 
 
-def _scored(branches: Sequence[Branch], places: list[Ints], device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[int]]:
-    lengths = [len(place) for place in places]
-    before_N = torch.from_numpy(np.concatenate(places)).to(device)
+def _scored(branches: Sequence[Branch], positions: list[Ints], device: torch.device) -> tuple[Tensor, Tensor, Tensor, list[int]]:
+    lengths = [len(branch_positions) for branch_positions in positions]
+    before_N = torch.from_numpy(np.concatenate(positions)).to(device)
     targets_N = torch.from_numpy(np.concatenate([branch.ids[branch.scored :] for branch in branches])).to(device)
     temperature_N = torch.tensor([b.temperature for b in branches], dtype=torch.float32).repeat_interleave(torch.tensor(lengths))
     return before_N, targets_N, temperature_N.to(device), lengths
@@ -233,7 +233,7 @@ class StepImages:
         else:
             depths_N, ends_N = batch.positions_BT.flatten().cpu().numpy(), batch.visible.ends_T.cpu().numpy()
         starts = [int(start) for start in np.flatnonzero(np.isin(ids_N, list(self._pictures)))]
-        spans = [ImageSpan(start, (own := self._pictures[int(ids_N[start])]).rows, own.columns) for start in starts]
+        spans = [ImageSpan(start, (picture := self._pictures[int(ids_N[start])]).rows, picture.columns) for start in starts]
         positions = np.concatenate([depths_N[None], mrope_positions(depths_N, ends_N, spans)]).reshape(4, rows, width)
         features = {
             first: features_of(causal, self.reader, self._pictures[first]) for first in {int(ids_N[start]) for start in starts}
@@ -246,12 +246,12 @@ class StepImages:
             "shown": shown,
         }
 
-    def canary(self, causal: Any, words: Sequence[int]) -> tuple[list[int], int, bytes, dict[str, Any]]:
+    def canary(self, causal: Any, text_ids: Sequence[int]) -> tuple[list[int], int, bytes, dict[str, Any]]:
         """A prompt with a coloured test image before these words: its ids, the index of the image, its file, and the model's
         inputs."""
         content = _colours()
         picture = self.reader.picture(content)
-        ids = [self.reader.begin, *[self.reader.placeholder] * picture.tokens, self.reader.end, *words]
+        ids = [self.reader.begin, *[self.reader.placeholder] * picture.tokens, self.reader.end, *text_ids]
         return ids, 1, content, inputs_of(causal, self.reader, ids, [(1, picture)])
 
 

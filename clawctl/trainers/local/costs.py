@@ -214,11 +214,11 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimat
     parts = spread.ranks if spread.sharded else 1
     kept = 0 if spread.offload else 1
     learns = config.lora is None
-    own = _kept_weights(shape, config, e) / parts
+    kept_here = _kept_weights(shape, config, e) / parts
     if spread.sharded:
-        weights = kept * own + e * (2 * shape.block_weights + shape.outer_weights)
+        weights = kept * kept_here + e * (2 * shape.block_weights + shape.outer_weights)
     else:
-        weights = own + (e * shape.trained if e < 4 else 0)
+        weights = kept_here + (e * shape.trained if e < 4 else 0)
     gradients = kept * 4 * shape.trained / parts
     if spread.ranks > 1 and not spread.sharded:
         gradients *= 2

@@ -64,7 +64,7 @@ def load_custom_loss(config: TrainConfig, vocabulary: int) -> OwnLoss | None:
     function = load_function(config.custom_loss, "train.custom_loss", LOSS, LOSS_STREAMS)
     parameters = parameters_by_name(function, LOSS_STREAMS)
     names = list(inspect.signature(function).parameters)[: len(LOSS)] if parameters is None else [p.name for p in parameters]
-    streams = {name: LOSS_STREAMS.get(LOSS[place] if parameters is None else name) for place, name in enumerate(names)}
+    streams = {name: LOSS_STREAMS.get(LOSS[index] if parameters is None else name) for index, name in enumerate(names)}
     reference = next((name for name, stream in streams.items() if stream == "reference"), None)
     loss = OwnLoss(function, streams, reference is not None and _reads(function, reference), parameters is None)
     if loss.takes("teacher", "hinted") and not config.uses_hints:

@@ -86,7 +86,7 @@ def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Te
 def _measured(policy: PolicyModel) -> list[nn.Module]:
     layers = layers_of(language_of(policy.causal))
     positions = sorted({round(at * (len(layers) - 1) / max(1, LAYERS - 1)) for at in range(LAYERS)}) if layers else []
-    modules = [policy.causal.get_input_embeddings(), *(module for place in positions for module in layers[place].modules())]
+    modules = [policy.causal.get_input_embeddings(), *(module for index in positions for module in layers[index].modules())]
     kinds = (nn.Linear, nn.Embedding)
     return [module for module in modules if isinstance(module, kinds) and module.weight.requires_grad]
 

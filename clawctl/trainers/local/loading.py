@@ -58,10 +58,10 @@ def in_float32(module: Any) -> Iterator[None]:
 
     with ExitStack() as hooks:
         for layer in module.modules():
-            own = next(layer.parameters(recurse=False), None)
-            if own is not None and own.dtype != torch.float32:
+            parameter = next(layer.parameters(recurse=False), None)
+            if parameter is not None and parameter.dtype != torch.float32:
                 hooks.callback(layer.register_forward_pre_hook(widen).remove)
-                narrow = functools.partial(_narrow, own.dtype)
+                narrow = functools.partial(_narrow, parameter.dtype)
                 hooks.callback(layer.register_forward_hook(narrow, always_call=True).remove)
         yield
 

@@ -222,8 +222,8 @@ class PolicyModel:
 
     def _image_canary(self, images: StepImages) -> dict[str, Any]:
         """The same for a prompt with an image, including its file in base64, and the index of its first id."""
-        words = self.tokenizer(CANARY_PROMPTS[0], add_special_tokens=False)["input_ids"]
-        ids, start, content, inputs = images.canary(self.causal, words)
+        text_ids = self.tokenizer(CANARY_PROMPTS[0], add_special_tokens=False)["input_ids"]
+        ids, start, content, inputs = images.canary(self.causal, text_ids)
         logits = self.compute(lambda: self.causal(**inputs, use_cache=False).logits)
         logprobs = logits[0, :-1].float().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=self.device)[:, None]).squeeze(1)
         return {"prompt_ids": ids, "start": start, "content": b64encode(content).decode(), "logprobs": [None, *logprobs.tolist()]}

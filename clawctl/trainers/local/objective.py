@@ -63,10 +63,10 @@ class Objective:
         self.note(turns, measures)
         total = torch.zeros((), device=turns[0].policy_T.device)
         for term in self.terms:
-            own = [turn for turn in turns if term.trains(turn.sample)]
-            if own:
+            some = [turn for turn in turns if term.trains(turn.sample)]
+            if some:
                 loss = self._divergence if isinstance(term.signal, Divergence | Overlap) else self._policy_loss
-                total = total + term.weight * loss(term, own, [weights.get(turn.sample.turn_id, 1.0) for turn in own], measures)
+                total = total + term.weight * loss(term, some, [weights.get(turn.sample.turn_id, 1.0) for turn in some], measures)
         return total
 
     def _policy_loss(self, term: Term, turns: Sequence[TurnLogprobs], weights: Sequence[float], measures: Measures) -> Tensor:

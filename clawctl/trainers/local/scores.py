@@ -32,10 +32,10 @@ from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Branch, make_branch, tokens_in
 
 
-def turn_branches(samples: Sequence[Sample], own: Mapping[str, int] | None = None) -> list[Branch]:
-    """The turns as they were sampled. `own`: the first token of each turn's own part, by turn id."""
-    own = own or {}
-    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, s.allowed, own.get(s.turn_id, 0)) for s in samples]
+def turn_branches(samples: Sequence[Sample], own_starts: Mapping[str, int] | None = None) -> list[Branch]:
+    """The turns as they were sampled. `own_starts`: the first token of each turn's own part, by turn id."""
+    own_starts = own_starts or {}
+    return [make_branch(s.prompt_ids, s.completion_ids, s.temperature, s.allowed, own_starts.get(s.turn_id, 0)) for s in samples]
 
 
 def teacher_branches(samples: Sequence[Sample]) -> list[Branch]:
@@ -55,9 +55,9 @@ def taught_in_policy_pass(config: TrainConfig, policy: PolicyModel, samples: Seq
     hinted = with_open_hints(samples)
     if not hinted or config.teacher != "self" or policy.merge != "tree" or policy.dropouts:
         return set()
-    own, teachers = turn_branches(samples), teacher_branches(hinted)
-    together = tokens_in([*own, *teachers])
-    less_work = 3 * (together - tokens_in(own)) < tokens_in(teachers)
+    students, teachers = turn_branches(samples), teacher_branches(hinted)
+    together = tokens_in([*students, *teachers])
+    less_work = 3 * (together - tokens_in(students)) < tokens_in(teachers)
     return {sample.turn_id for sample in hinted} if less_work and together <= config.local.tokens_per_microbatch else set()
 
 
@@ -126,12 +126,12 @@ def teacher_tops(
     groups = share_out(branches, policy.merge, passes.tokens).groups if branches else []
     policy.match_passes(len(groups), passes.causal)
     for group in groups:
-        own = [branches[branch] for branch in group]
-        batch = read = make_microbatch(own, policy.merge, policy.device)
+        read_branches = [branches[branch] for branch in group]
+        batch = read = make_microbatch(read_branches, policy.merge, policy.device)
         if is_guided:
-            own += [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
-            read = make_microbatch(own, policy.merge, policy.device)
-        count_pass(passes.measures, passes.cost, read, own)
+            read_branches += [branch_of(turn, samples[turn].prompt_ids) for turn in (prompts[branch][0] for branch in group)]
+            read = make_microbatch(read_branches, policy.merge, policy.device)
+        count_pass(passes.measures, passes.cost, read, read_branches)
         ids_NK = None if ids is None else torch.cat([ids[prompts[branch][0]] for branch in group])
         streams = _teacher_logprobs(policy, batch, k, ids_NK, passes, read)
         scored.update(zip(group, zip(*(stream.split(batch.lengths) for stream in streams), strict=True), strict=True))
@@ -239,19 +239,19 @@ def likeliest_logprobs(
 def teacher_logprobs(training: Training, samples: Sequence[Sample], measures: Measures) -> dict[str, Tensor]:
     """For each turn with a hint, the logprob of each of its own tokens after the prompt with the hint: exactly one per token."""
     config, policy = training.config, training.policy
-    known = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
+    given = {s.turn_id: torch.tensor(s.teacher_logprobs, device=policy.device) for s in samples if s.teacher_logprobs is not None}
     hinted = with_open_hints(samples)
     branches = teacher_branches(hinted)
     with _as_teacher(training):
         groups = share_out(branches, policy.merge, config.local.tokens_per_microbatch).groups if branches else []
         policy.match_passes(len(groups), training.teacher)
         for group in groups:
-            own = [branches[index] for index in group]
-            microbatch = make_microbatch(own, policy.merge, policy.device)
-            count_pass(measures, training.cost, microbatch, own)
+            group_branches = [branches[index] for index in group]
+            microbatch = make_microbatch(group_branches, policy.merge, policy.device)
+            count_pass(measures, training.cost, microbatch, group_branches)
             values = policy.logprobs(microbatch, training.teacher).split(microbatch.lengths)
-            known.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
-    return known
+            given.update({hinted[index].turn_id: value for index, value in zip(group, values, strict=True)})
+    return given
 
 
 def custom_loss_of(

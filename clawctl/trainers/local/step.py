@@ -157,9 +157,9 @@ def backward(
     measured = weights is None and training.config.turn_bound is not None and len(samples) > 1
     starts = dict(zip((s.turn_id for s in samples), own_starts(turn_branches(samples)), strict=True)) if measured else None
     sizes: dict[str, float] = {}
-    own, discarded = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
-    for number, part in enumerate(own, 1):
-        report(number, len(own))
+    parts, discarded = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
+    for number, part in enumerate(parts, 1):
+        report(number, len(parts))
         sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
     for part in discarded:
         _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
@@ -183,9 +183,9 @@ def pack(
     measures.cuts, measures.recomputed_tokens = (packing.cuts, packing.recomputed) if ranks.is_leader else (0, 0)
     if measures.cuts:
         _log_cut_once(ranks.world)
-    own = share(packing.groups, ranks.rank, ranks.world)
-    discarded = packing.groups[-1:] if policy.shard_ranks is not None and len(own) * ranks.world < len(packing.groups) else []
-    parts, discarded_parts = ([[samples[index] for index in group] for group in groups] for groups in (own, discarded))
+    mine = share(packing.groups, ranks.rank, ranks.world)
+    discarded = packing.groups[-1:] if policy.shard_ranks is not None and len(mine) * ranks.world < len(packing.groups) else []
+    parts, discarded_parts = ([[samples[index] for index in group] for group in groups] for groups in (mine, discarded))
     return parts, discarded_parts
 
 

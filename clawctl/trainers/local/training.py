@@ -119,7 +119,7 @@ def save_optimizer(optimizer: torch.optim.Optimizer, folder: Path, step: int) ->
     from safetensors.torch import save_file
 
     state: dict[int, dict[str, Tensor]] = optimizer.state_dict()["state"]
-    values = {f"{i}.{key}": value for i, own in state.items() for key, value in own.items()}
+    values = {f"{i}.{key}": value for i, entry in state.items() for key, value in entry.items()}
     save_file(values, folder / OPTIMIZER_FILE, {"step": str(step)})
 
 
@@ -155,8 +155,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
     """Load the state of a checkpoint, sharded like the parameters. Raises ClawError."""
     parameters: list[Any] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     saved = read_optimizer(checkpoint)
-    own = {i: {key: part_of(value, parameters[i]) for key, value in values.items()} for i, values in saved.items()}
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": own})
+    state = {i: {key: part_of(value, parameters[i]) for key, value in values.items()} for i, values in saved.items()}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 @dataclass(slots=True)

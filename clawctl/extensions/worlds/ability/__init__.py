@@ -58,7 +58,7 @@ class Ability:
                     requests = [group.create_task(one(task)) for task in tasks]
             except ExceptionGroup as failed:
                 raise failed.exceptions[0] from None
-        return _measured([each.result() for each in requests])
+        return _measured([answered.result() for answered in requests])
 
 
 def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:
@@ -125,8 +125,8 @@ async def is_right(task: AbilityTask, reply: ChatReply) -> bool:
         case "refusal" if task["refuse"]:
             return is_refusal(reply.text)
         case "refusal":
-            words = reply.text.lower()
-            return bool(words) and not is_refusal(words) and any(word in words for word in task["any_of"])
+            text = reply.text.lower()
+            return bool(text) and not is_refusal(text) and any(word in text for word in task["any_of"])
         case _:
             return await passes(code_in(reply.text), task["calls"])
 

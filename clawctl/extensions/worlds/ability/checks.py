@@ -66,7 +66,7 @@ CHECKS: Mapping[str, Callable[..., bool]] = {
     "json_equals": lambda text, value: json_in(text) == value,
     "lacks": lambda text, part: part.lower() not in text.lower(),
     "lacks_digits": lambda text: not any(sign.isdigit() for sign in text),
-    "lacks_word": lambda text, word: word not in [each.lower() for each in words(text)],
+    "lacks_word": lambda text, word: word not in [listed.lower() for listed in words(text)],
     "line_words_at_most": lambda text, limit: all(len(words(line)) <= limit for line in lines(text)),
     "lines": lambda text, count: len(lines(text)) == count,
     "lowercase": lambda text: text == text.lower() and any(map(str.isalpha, text)),

@@ -244,11 +244,11 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
     """Start a server, which is stopped when this process exits. Returns its address. Raises ClawError (exit code 2)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = [word.replace("{port}", str(port)) for word in shlex.split(command)]
+    arguments = [word.replace("{port}", str(port)) for word in shlex.split(command)]
     with tempfile.TemporaryFile() as said:
         try:
             server = subprocess.Popen(
-                words, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                arguments, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
                 env=environment_of_program(named=variables),
             )  # fmt: skip
         except OSError as error:

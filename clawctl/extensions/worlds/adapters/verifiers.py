@@ -74,10 +74,8 @@ class Verifiers:
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """A fifth of the taskset is held out."""
         numbered = list(enumerate(self._tasks))
-        chosen = rows_of(numbered, lambda each: int(each[1]["key"][:8], 16), split, count, seed)
-        return [
-            Task(f"{each['name'] or 'task'}-{number}", {"number": number, "key": each["key"]}, split) for number, each in chosen
-        ]
+        chosen = rows_of(numbered, lambda row: int(row[1]["key"][:8], 16), split, count, seed)
+        return [Task(f"{row['name'] or 'task'}-{number}", {"number": number, "key": row["key"]}, split) for number, row in chosen]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         headers = dict(endpoint.headers) if "/e/" not in endpoint.url else {}  # an episode's address already identifies the caller

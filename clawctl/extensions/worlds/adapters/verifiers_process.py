@@ -143,7 +143,7 @@ def agents_of(traces: list[Any]) -> dict[str, Any]:
     for trace in traces:
         agent = agents.setdefault(getattr(trace, "agent_name", None) or "agent", {"rewards": [], "turns": []})
         agent["rewards"].append(float(trace.reward))
-        agent["turns"] += [found for call in trace.calls if (found := response_id(call)) is not None]
+        agent["turns"] += [turn_id for call in trace.calls if (turn_id := response_id(call)) is not None]
     return {
         name: {"reward": sum(agent["rewards"]) / len(agent["rewards"]), "turns": agent["turns"]} for name, agent in agents.items()
     }
@@ -151,8 +151,8 @@ def agents_of(traces: list[Any]) -> dict[str, Any]:
 
 def response_id(call: Any) -> str | None:
     response = getattr(call, "response", None)
-    found = response.get("id") if isinstance(response, dict) else getattr(response, "id", None)
-    return None if found is None else str(found)
+    name = response.get("id") if isinstance(response, dict) else getattr(response, "id", None)
+    return None if name is None else str(name)
 
 
 def answer(said: dict[str, Any]) -> None:

@@ -79,7 +79,7 @@ def numbered(action: Action, shown: str) -> Action | str:
     if not action.label:
         return action
     kinds = {"type": "field", "select": "list"}
-    lines = [found for line in shown.splitlines() if (found := _LINE.match(line)) and kinds.get(action.name, "") in found["kind"]]
+    lines = [match for line in shown.splitlines() if (match := _LINE.match(line)) and kinds.get(action.name, "") in match["kind"]]
     numbers = [line["number"] for line in lines if _unquoted(line["label"]).lower() == action.label.lower()]
     if len(numbers) == 1:
         return replace(action, number=int(numbers[0]), label="")

@@ -130,8 +130,8 @@ async def _keep(chromium: str, started: Starting) -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="clawctl-") as folder:
             program = Path(folder) / "chromium"
-            words = [sys.executable, "-P", "-m", "clawctl.extensions.worlds.gui.confined", chromium]
-            program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+            arguments = [sys.executable, "-P", "-m", "clawctl.extensions.worlds.gui.confined", chromium]
+            program.write_text(f'#!/bin/sh\nexec {shlex.join(arguments)} "$@"\n')
             program.chmod(0o755)
             async with async_playwright() as playwright:
                 browser = await playwright.chromium.launch(

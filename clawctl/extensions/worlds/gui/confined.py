@@ -46,12 +46,12 @@ def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
 
 def main() -> None:
     try:
-        words, descriptors = command(sys.argv[1], sys.argv[2:])
+        arguments, descriptors = command(sys.argv[1], sys.argv[2:])
     except ClawError as error:
         sys.exit(f"{error.problem}; {error.fix}")
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    os.execv(words[0], words)
+    os.execv(arguments[0], arguments)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ class Gui:
         self._names = names or (["miniwob"] if self.path else list(FAMILIES))
         self._folder = find_folder(self.path) if set(self._names) - set(DRAWN) else None
         if self._folder is not None:
-            known = page_names(self._folder)
-            self._names = [page for name in self._names for page in (known if name == "miniwob" else [name])]
-            if unknown := set(self._names) - set(DRAWN) - set(known):
+            available = page_names(self._folder)
+            self._names = [page for name in self._names for page in (available if name == "miniwob" else [name])]
+            if unknown := set(self._names) - set(DRAWN) - set(available):
                 raise ClawError(
                     f"there is no page {min(unknown)!r}",
                     f"choose from {', '.join(DRAWN)}, or a page in {self._folder / 'miniwob'}",

@@ -142,28 +142,28 @@ class Page:
         return problem
 
     async def _act(self, action: Action) -> str:
-        place: dict[str, Any] = {}
+        target: dict[str, Any] = {}
         if action.number is not None and action.name != "click_at":
-            place = await self._page.evaluate(_REACH, [action.number, action.name, action.text])
-            if "missing" in place:
+            target = await self._page.evaluate(_REACH, [action.number, action.name, action.text])
+            if "missing" in target:
                 return f"error: there is no element {action.number}"
-            if "problem" in place:
-                return f"error: {action.name} does not work on element {action.number}: {place['problem']}"
-        leaves = action.name == "click" and place["leaves"]
+            if "problem" in target:
+                return f"error: {action.name} does not work on element {action.number}: {target['problem']}"
+        leaves = action.name == "click" and target["leaves"]
         if action == Action("press", text="Enter"):
             leaves = await self._page.evaluate(_ENTER_LEAVES)
         self._loaded.clear()
-        problem = await self._do(action, place)
+        problem = await self._do(action, target)
         await self._settle(leaves, action)
         return problem
 
-    async def _do(self, action: Action, place: dict[str, Any]) -> str:
+    async def _do(self, action: Action, target: dict[str, Any]) -> str:
         keyboard, mouse = self._page.keyboard, self._page.mouse
         if action.name == "click":
-            await mouse.click(place["x"], place["y"])
+            await mouse.click(target["x"], target["y"])
         elif action.name == "click_at":
             await mouse.click(action.number, action.down)
-        elif action.name == "type" and "fill" in place:  # a date or colour field
+        elif action.name == "type" and "fill" in target:  # a date or colour field
             try:
                 element = await self._page.evaluate_handle(_ELEMENT, action.number)
                 await element.as_element().fill(action.text, force=True)

@@ -66,14 +66,14 @@ class Sandbox:
 
         Background processes that it starts run until the sandbox closes. Raises SandboxOver, SandboxFailed.
         """
-        words = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
+        argv = ["/bin/bash", "-c", command] if isinstance(command, str) else list(command)
         variables = {**self._environment, **(environment or {})}
         request = {
-            "do": "run", "argv": [self._place(word) for word in words], "cwd": self._place(self.folder), "timeout": timeout,
+            "do": "run", "argv": [self._place(word) for word in argv], "cwd": self._place(self.folder), "timeout": timeout,
             "as_agent": True, "joined": joined, "output": output or self.limits.output,
             "env": {name: ":".join(map(self._place, value.split(":"))) for name, value in variables.items()},
         }  # fmt: skip
-        if sum(len(word.encode(errors="replace")) for word in words) > 120_000 or any("\0" in word for word in words):
+        if sum(len(word.encode(errors="replace")) for word in argv) > 120_000 or any("\0" in word for word in argv):
             return Ran("bash: argument list too long, or a zero byte in it", 126)
         answer, data = await self._ask(request, given, timeout + _GRACE_S)
         parts = (data[: answer["out"]], data[answer["out"] :])
@@ -109,7 +109,7 @@ class Sandbox:
 
     def _place(self, path: str) -> str:
         """Translate a path in the sandbox to the path that process 1 uses. Other words are returned unchanged."""
-        is_own = self._root and any(path == own or path.startswith(f"{own}/") for own in (TOOLS, *self._own))
+        is_own = self._root and any(path == folder or path.startswith(f"{folder}/") for folder in (TOOLS, *self._own))
         return f"{self._root}{path}" if is_own else path
 
     async def _ask(self, request: dict[str, Any], payload: bytes, timeout: float) -> tuple[dict[str, Any], bytes]:

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 
-def files(known: dict[str, Any]) -> bool:
+def files(facts: dict[str, Any]) -> bool:
     """Read a file of the host by its path, or through other processes' root folders and open files."""
     roots = ["", *(f"/proc/{name}/{link}" for name in os.listdir("/proc") if name.isdigit() for link in ("root", "cwd"))]
     roots += [f"/proc/self/fd/{number}/../../.." for number in range(32)]
     for root in roots:
-        with contextlib.suppress(OSError), open(root + known["file"]) as file:
-            return str(known["marker"]) in file.read()
-    for place in (
+        with contextlib.suppress(OSError), open(root + facts["file"]) as file:
+            return str(facts["marker"]) in file.read()
+    for path in (
         "/",
         "/home",
         "/root",
@@ -35,8 +35,8 @@ def files(known: dict[str, Any]) -> bool:
         "/host",
     ):
         with contextlib.suppress(OSError):
-            status = os.stat(place)
-            if [status.st_dev, status.st_ino] in known["host"]:
+            status = os.stat(path)
+            if [status.st_dev, status.st_ino] in facts["host"]:
                 return True
     with contextlib.suppress(OSError):
         os.mknod("/tmp/disk", 0o60666, os.makedev(254, 0))
@@ -44,11 +44,11 @@ def files(known: dict[str, Any]) -> bool:
     return False
 
 
-def network(known: dict[str, Any]) -> bool:
+def network(facts: dict[str, Any]) -> bool:
     """Reach a server on the host (TCP, an abstract socket), an outside address, or the machine's supervisor (vsock)."""
     for family, address in (
-        (socket.AF_INET, ("127.0.0.1", known["port"])),
-        (socket.AF_UNIX, f"\0{known['marker']}"),
+        (socket.AF_INET, ("127.0.0.1", facts["port"])),
+        (socket.AF_UNIX, f"\0{facts['marker']}"),
         (socket.AF_INET, ("192.0.2.1", 53)),
     ):
         with contextlib.suppress(OSError), socket.socket(family) as client:
@@ -60,28 +60,28 @@ def network(known: dict[str, Any]) -> bool:
     return False
 
 
-def processes(known: dict[str, Any]) -> bool:
+def processes(facts: dict[str, Any]) -> bool:
     """Fork more processes than the limit allows."""
     made = 0
     with contextlib.suppress(OSError):
-        while made < 4 * known["processes"]:
+        while made < 4 * facts["processes"]:
             if os.fork() == 0:
                 time.sleep(5)
                 os._exit(0)
             made += 1
     with contextlib.suppress(OSError):
         os.kill(-1, signal.SIGKILL)
-    return bool(made > known["processes"])
+    return bool(made > facts["processes"])
 
 
-def memory(known: dict[str, Any]) -> bool:
+def memory(facts: dict[str, Any]) -> bool:
     """Use four times the memory limit in eight processes, and in memory that belongs to no process."""
     read, write = os.pipe()
     for _ in range(8):
         if os.fork() == 0:
-            held = bytearray(known["memory"] // 2)
-            for place in range(0, len(held), 4096):
-                held[place] = 1
+            held = bytearray(facts["memory"] // 2)
+            for offset in range(0, len(held), 4096):
+                held[offset] = 1
             os.write(write, b"x")
             time.sleep(2)
             os._exit(0)
@@ -97,7 +97,7 @@ def memory(known: dict[str, Any]) -> bool:
     return holding > 3 or can(lambda: os.memfd_create("x"))
 
 
-def disk(known: dict[str, Any]) -> bool:
+def disk(facts: dict[str, Any]) -> bool:
     """Write more than the disk limit, in every writable folder."""
     written, block = 0, b"x" * (1 << 20)
     for folder, folders, _ in os.walk("/"):
@@ -107,7 +107,7 @@ def disk(known: dict[str, Any]) -> bool:
             continue
         name = os.path.join(folder, "big")
         with contextlib.suppress(OSError), open(name, "wb", buffering=0) as file:
-            while written < 4 * known["disk"]:
+            while written < 4 * facts["disk"]:
                 written += file.write(block)
         with contextlib.suppress(OSError):
             for number in range(100):
@@ -116,15 +116,15 @@ def disk(known: dict[str, Any]) -> bool:
     for folder in ("/app", "/tmp", "/home/agent", "/dev/shm"):
         with contextlib.suppress(OSError):
             os.unlink(f"{folder}/big")
-    return bool(written > known["disk"])
+    return bool(written > facts["disk"])
 
 
-def proc(known: dict[str, Any]) -> bool:
+def proc(facts: dict[str, Any]) -> bool:
     """See the host's processes, or change the kernel's settings."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as file:
-                if name != str(os.getpid()) and known["marker"] in file.read():
+                if name != str(os.getpid()) and facts["marker"] in file.read():
                     return True
     for name in (
         "sys/kernel/core_pattern",
@@ -150,9 +150,9 @@ def proc(known: dict[str, Any]) -> bool:
     return False
 
 
-def signals(known: dict[str, Any]) -> bool:
+def signals(facts: dict[str, Any]) -> bool:
     """Kill process 1, all processes, or a process of the host."""
-    for pid in (known["victim"], os.getppid(), 1):
+    for pid in (facts["victim"], os.getppid(), 1):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
             if pid != 1:
@@ -160,18 +160,18 @@ def signals(known: dict[str, Any]) -> bool:
     return False  # `probe.py` checks whether the sandbox still answers
 
 
-def keys(known: dict[str, Any]) -> bool:
+def keys(facts: dict[str, Any]) -> bool:
     """Find the environment variables of clawctl."""
-    if known["marker"] in os.environ:
+    if facts["marker"] in os.environ:
         return True
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-            if known["marker"].encode() in file.read():
+            if facts["marker"].encode() in file.read():
                 return True
     return False
 
 
-def calls(known: dict[str, Any]) -> bool:
+def calls(facts: dict[str, Any]) -> bool:
     """Create namespaces and mounts, trace a process, and run a program that changes its user."""
     library = ctypes.CDLL(None, use_errno=True)
     if library.unshare(0x10000000) == 0 or library.unshare(0x00020000) == 0:  # users, mounts

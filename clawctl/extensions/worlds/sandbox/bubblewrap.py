@@ -36,13 +36,13 @@ class BubblewrapArguments:
     descriptors: list[int] = field(default_factory=list)
     made: set[Path] = field(default_factory=lambda: {Path("/")})
 
-    def add(self, option: str, *words: str, mode: str | None = None, size: int | None = None) -> None:
+    def add(self, option: str, *paths: str, mode: str | None = None, size: int | None = None) -> None:
         """Add one option for the path `words[-1]`. Create its parents first, because bubblewrap makes missing ones root-only."""
-        for parent in reversed(Path(words[-1]).parents):
+        for parent in reversed(Path(paths[-1]).parents):
             if parent not in self.made and not str(parent).startswith(("/usr", "/dev", "/proc")):
                 self.made.add(parent)
                 self.arguments += ["--perms", "0755", "--dir", str(parent)]
-        self.arguments += [*(("--perms", mode) if mode else ()), *(("--size", str(size)) if size else ()), option, *words]
+        self.arguments += [*(("--perms", mode) if mode else ()), *(("--size", str(size)) if size else ()), option, *paths]
 
     def data(self, content: bytes) -> str:
         """Create an unnamed file with this content. Returns its descriptor."""
@@ -89,9 +89,9 @@ def make_arguments(plan: SandboxPlan) -> BubblewrapArguments:
     for name in plan.packages:
         package = package_place(name)
         room.add("--ro-bind", str(package), f"{TOOLS}/site/{package.name}")
-    for place, size in plan.writable.items():
-        room.add("--tmpfs", place, mode="1777" if place in ("/tmp", "/dev/shm") else "0777", size=size)
-        room.made.add(Path(place))
+    for folder, size in plan.writable.items():
+        room.add("--tmpfs", folder, mode="1777" if folder in ("/tmp", "/dev/shm") else "0777", size=size)
+        room.made.add(Path(folder))
     for path in dict.fromkeys((*python_folders(), *plan.see)):  # after /tmp, because these folders may be inside it
         room.add("--ro-bind", path, path)
     for path, content in {**plan.fixed, INSIDE: INSIDE_TEXT}.items():
@@ -113,11 +113,11 @@ def new_user() -> int:
 
 def _add_system(room: BubblewrapArguments, network: bool) -> None:
     room.arguments.extend(["--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev"])
-    for place in ROOTS:
-        if place.is_symlink():
-            room.add("--symlink", os.readlink(place), str(place))
-        elif place.is_dir():
-            room.add("--ro-bind", str(place), str(place))
+    for path in ROOTS:
+        if path.is_symlink():
+            room.add("--symlink", os.readlink(path), str(path))
+        elif path.is_dir():
+            room.add("--ro-bind", str(path), str(path))
     for name in (*ETC, *(("resolv.conf",) if network else ())):
         room.add("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
     number = 1000 if room.user is None else room.user

@@ -42,10 +42,10 @@ class ControlGroup:
 
 def make_group(memory: int, processes: int) -> ControlGroup | None:
     """Make a group with these limits (bytes, number of processes). Returns None if this process may not make groups."""
-    known = _parents()
-    if known is None:
+    hierarchy = _parents()
+    if hierarchy is None:
         return None
-    version, parents = known
+    version, parents = hierarchy
     remove_left(parents)
     name, made = _NAME.format(pid=os.getpid(), random=uuid4().hex[:12]), list[Path]()
     limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
@@ -77,7 +77,7 @@ def remove_left(parents: Iterable[Path], older_s: float = _OLD_S) -> None:
 def _parents() -> tuple[int, list[Path]] | None:
     """The version of the control groups, and the folders in which this process can make groups with both controllers."""
     try:
-        own = [line.rstrip("\n").split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+        memberships = [line.rstrip("\n").split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError:
         return None
@@ -89,18 +89,18 @@ def _parents() -> tuple[int, list[Path]] | None:
         if controller in options.split(",")
     }
     if set(first) == set(_WANTED):
-        places = [first[name] for name in _WANTED]
-        return (1, places) if all(os.access(place, os.W_OK) for place in places) else None
+        folders = [first[name] for name in _WANTED]
+        return (1, folders) if all(os.access(folder, os.W_OK) for folder in folders) else None
     second = next((Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2"), None)
-    inside = next((path for _, controllers, path in own if controllers == ""), None)
+    inside = next((path for _, controllers, path in memberships if controllers == ""), None)
     if second is None or inside is None:
         return None
-    place = second / inside.lstrip("/")
+    folder = second / inside.lstrip("/")
     while True:
         with suppress(OSError):
-            enabled = (place / "cgroup.subtree_control").read_text().split()
-            if set(_WANTED) <= set(enabled) and os.access(place, os.W_OK) and os.access(place / "cgroup.procs", os.W_OK):
-                return 2, [place]
-        if place == second:
+            enabled = (folder / "cgroup.subtree_control").read_text().split()
+            if set(_WANTED) <= set(enabled) and os.access(folder, os.W_OK) and os.access(folder / "cgroup.procs", os.W_OK):
+                return 2, [folder]
+        if folder == second:
             return None
-        place = place.parent
+        folder = folder.parent

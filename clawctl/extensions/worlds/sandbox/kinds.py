@@ -56,8 +56,8 @@ def read_kind(given: str | Mapping[str, Any] | None) -> SandboxKind:
         kind = _READER.validate_python(wanted).make()
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in ("sandbox", *first["loc"][1:]))
-        raise ClawError(f"the option {place}: {first['msg']}", _CURE, 2) from error
+        option = ".".join(str(part) for part in ("sandbox", *first["loc"][1:]))
+        raise ClawError(f"the option {option}: {first['msg']}", _CURE, 2) from error
     kind.prepare()
     return kind
 

@@ -61,7 +61,7 @@ class SandboxPlan:
     def writable(self) -> dict[str, int]:
         """The writable folders, each with its size in bytes. The working folder gets half of the disk."""
         parts = {self.folder: 2, "/tmp": 4, HOME: 8, "/dev/shm": 16, "/logs/verifier": 32}
-        return {place: max(self.limits.disk // part, 4096) for place, part in parts.items()}
+        return {folder: max(self.limits.disk // part, 4096) for folder, part in parts.items()}
 
     def settings(self, user: int | None, root: str | None = None) -> str:
         """The settings of process 1, as JSON.

@@ -58,12 +58,12 @@ async def attempt_escapes(kind: SandboxKind | None = None) -> dict[str, bool]:
             hidden.bind(f"\0{marker}")
             hidden.listen()
             with hidden:
-                known = {
+                facts = {
                     "file": str(secret), "port": server.getsockname()[1], "marker": marker, "victim": victim.pid,
                     "memory": _LIMITS.memory, "disk": _LIMITS.disk, "processes": _LIMITS.processes, "host": _identities(),
                 }  # fmt: skip
                 async with open_sandbox(limits=replace(_LIMITS, kind=kind)) as sandbox:
-                    escaped = {name: await _attempt(sandbox, name, known) for name in ATTEMPTS if name != "outlive"}
+                    escaped = {name: await _attempt(sandbox, name, facts) for name in ATTEMPTS if name != "outlive"}
                     await sandbox.run(f"setsid bash -c 'exec -a {marker}-late sleep 60' >/dev/null 2>&1 & setsid sleep 60 &")
                     alive = (await sandbox.run("echo alive")).output == "alive\n"
         escaped["outlive"] = _is_running(f"{marker}-late")
@@ -76,31 +76,31 @@ async def attempt_escapes(kind: SandboxKind | None = None) -> dict[str, bool]:
         await victim.wait()
 
 
-async def _attempt(sandbox: Sandbox, name: str, known: dict[str, object]) -> bool:
+async def _attempt(sandbox: Sandbox, name: str, facts: dict[str, object]) -> bool:
     """Whether the attempt escaped. It did not if a limit ended it."""
     try:
-        command = [sandbox.kind.python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(known)]
+        command = [sandbox.kind.python(), "-I", "-c", _INSIDE.read_text(), name, json.dumps(facts)]
         ran = await sandbox.run(command, timeout=30, environment={"PYTHONUNBUFFERED": "1"})
     except SandboxOver:
         return False
     return "ESCAPED" in ran.output
 
 
-def _is_running(words: str) -> bool:
+def _is_running(text: str) -> bool:
     """Whether a process on this machine has this text in its command line."""
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             with suppress(OSError):
-                if words.encode() in (place / "cmdline").read_bytes():
+                if text.encode() in (folder / "cmdline").read_bytes():
                     return True
     return False
 
 
 def _identities() -> list[list[int]]:
     """Device and inode numbers of host files and folders. No file in a sandbox may have them."""
-    places = []
-    for place in (*_PLACES, os.getcwd(), os.path.expanduser("~")):
+    identities = []
+    for path in (*_PLACES, os.getcwd(), os.path.expanduser("~")):
         with suppress(OSError):
-            status = os.stat(place)
-            places.append([status.st_dev, status.st_ino])
-    return places
+            status = os.stat(path)
+            identities.append([status.st_dev, status.st_ino])
+    return identities

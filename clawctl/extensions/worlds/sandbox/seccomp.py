@@ -52,7 +52,7 @@ def refused_calls() -> bytes | None:
     code += [(_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES)]
     code += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     code += [(_EQUAL, 0, len(_SOCKETS) + 2, _SOCKET[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT)]
-    code += [(_EQUAL, len(_SOCKETS) - place, 0, family) for place, family in enumerate(_SOCKETS)]
+    code += [(_EQUAL, len(_SOCKETS) - index, 0, family) for index, family in enumerate(_SOCKETS)]
     code += [(_RETURN, 0, 0, _EPERM), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *line) for line in code)
 
@@ -68,7 +68,7 @@ def profile() -> dict[str, Any]:
         return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": errno, "args": args}
 
     families = [number for number in range(max(_SOCKETS)) if number not in _SOCKETS]
-    bits = [1 << place for place in range(32) if _NEW_NAMESPACES >> place & 1]
+    bits = [1 << bit for bit in range(32) if _NEW_NAMESPACES >> bit & 1]
     machine = {"x86_64": "SCMP_ARCH_X86_64", "aarch64": "SCMP_ARCH_AARCH64"}.get(platform.machine())
     return {
         "defaultAction": "SCMP_ACT_ALLOW",

@@ -56,8 +56,8 @@ class Subprocess:
         self.prepare()
         with tempfile.TemporaryDirectory(prefix="clawctl-", ignore_cleanup_errors=True) as folder:
             root = Path(folder)
-            for place in plan.writable:
-                (root / place.lstrip("/")).mkdir(parents=True)
+            for writable in plan.writable:
+                (root / writable.lstrip("/")).mkdir(parents=True)
             for path, content in {**plan.fixed, INSIDE: INSIDE_TEXT}.items():
                 file = root / path.lstrip("/")
                 file.parent.mkdir(parents=True, exist_ok=True)

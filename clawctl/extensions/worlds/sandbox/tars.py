@@ -48,10 +48,10 @@ def folder_files(folder: Path) -> dict[str, bytes]:
     """The files of a local folder, by relative path. Links are skipped. Raises ClawError if the files are too large."""
     files: dict[str, bytes] = {}
     total = 0
-    for place, folders, names in os.walk(folder):
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in (".git", "__pycache__"))
         for name in sorted(names):
-            path = Path(place) / name
+            path = Path(parent) / name
             if path.is_symlink() or not path.is_file():
                 continue
             total += path.stat().st_size

@@ -87,14 +87,14 @@ async def in_image(task: HarborTask, kind: SandboxKind) -> HarborTask:
     """
     if not isinstance(kind, Container) or (task.image, task.build, kind.image) == (None, None, None):
         return replace(task, limits=replace(task.limits, kind=kind))
-    own = kind.of_task(task.image, task.build)
-    image = await asyncio.to_thread(own.inspect)
+    task_kind = kind.of_task(task.image, task.build)
+    image = await asyncio.to_thread(task_kind.inspect)
     folder = task.folder or (image.folder if image is not None else None) or "/app"
     if folder in SHARED:
         problem = f"the task {task.name} works in {folder}, which cannot be its own"
         raise ClawError(problem, "set WORKDIR in its Dockerfile, or workdir in [environment], to a folder such as /app", 2)
-    seed = task.seed or files_of(await asyncio.to_thread(own.files, folder))
-    return replace(task, folder=folder, seed=seed, limits=replace(task.limits, kind=own))
+    seed = task.seed or files_of(await asyncio.to_thread(task_kind.files, folder))
+    return replace(task, folder=folder, seed=seed, limits=replace(task.limits, kind=task_kind))
 
 
 async def prepare(sandbox: Sandbox, task: HarborTask) -> None:

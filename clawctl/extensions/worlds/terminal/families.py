@@ -31,8 +31,8 @@ def _lines(draw: random.Random, count: int) -> list[str]:
 
 def find(draw: random.Random, number: int) -> HarborTask:
     """Move the file that contains a word into another folder."""
-    places = draw.sample(PLACES, 3)
-    names = [f"{place}/{noun}.txt" for place in places for noun in draw.sample(NOUNS, 2)]
+    folders = draw.sample(PLACES, 3)
+    names = [f"{folder}/{noun}.txt" for folder in folders for noun in draw.sample(NOUNS, 2)]
     word, right, target = f"KEY{draw.randrange(1000, 10000)}", draw.choice(names), draw.choice(("done", "out", "kept"))
     seed = {name: "\n".join(_lines(draw, 4)) + (f"\n{word}\n" if name == right else "\n") for name in names}
     final = f"{target}/{right.split('/')[1]}"

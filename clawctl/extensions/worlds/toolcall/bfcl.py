@@ -44,7 +44,7 @@ class Bfcl(ToolCall):
         by_category = {
             name: [*rows[seed % len(rows) :], *rows[: seed % len(rows)]] for name, rows in self._questions.items() if rows
         }
-        turns = [question for each in zip_longest(*by_category.values()) for question in each if question is not None]
+        turns = [question for questions in zip_longest(*by_category.values()) for question in questions if question is not None]
         return [Task(question.name, question, split) for question in turns[:count]]
 
 

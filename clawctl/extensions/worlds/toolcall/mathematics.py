@@ -46,8 +46,8 @@ class Verifier:
                 with selectors.DefaultSelector() as waiting:
                     waiting.register(process.stdout, selectors.EVENT_READ)
                     answer = process.stdout.readline() if waiting.select(limit) else b""
-                found: bool | None = json.loads(answer)
-                return found
+                same: bool | None = json.loads(answer)
+                return same
             except (OSError, ValueError):
                 process.kill()
                 process.communicate()

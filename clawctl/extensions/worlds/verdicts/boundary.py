@@ -73,10 +73,10 @@ def origin(code: str) -> Origin:
         if f"\n{code.strip()}\n" in text and "<<" in text:
             return "tests"
         for written in _written(plain):
-            found = _filled(written, code)
-            if found == "tests":
-                return found
-            most = found or most
+            filled = _filled(written, code)
+            if filled == "tests":
+                return filled
+            most = filled or most
         lines = [line for line in code.splitlines() if line.strip()]
         if sum(f"\n{line}\n" in f"\n{text}\n" for line in lines) * 2 > len(lines) > 1:
             most = "mixed"
@@ -99,7 +99,7 @@ def _written(text: str) -> Iterator[str]:
         parts = text.split(quote)
         # between two quotes that are not next to each other, as in "python -c "x['$A']"", at most two quotes lie
         for size in (1, 3, 5):
-            yield from (quote.join(parts[place : place + size]) for place in range(1, len(parts) - size))
+            yield from (quote.join(parts[start : start + size]) for start in range(1, len(parts) - size))
     yield from (match[2] for match in re.finditer(r"<<-?\s*[\"']?(\w+)[\"']?[^\n]*\n(.*?)\n\s*\1\b", text, re.DOTALL))
 
 
@@ -122,21 +122,21 @@ def _filled(written: str, code: str) -> Origin | None:
 def program(name: str) -> str | None:
     """clawctl's program of this name, which decides where the real one runs."""
     short = os.path.basename(name)
-    found = f"{_TOOLS}/bin/{'python3' if re.fullmatch(r'python[0-9.]*', short) else short}"
-    return found if os.path.isfile(found) else None
+    path = f"{_TOOLS}/bin/{'python3' if re.fullmatch(r'python[0-9.]*', short) else short}"
+    return path if os.path.isfile(path) else None
 
 
 class _Popen(subprocess.Popen):
     """Starts programs of the graded code in their own sandbox."""
 
     def __init__(self, args: Any, *more: Any, **options: Any) -> None:
-        words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
+        arguments = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
         if options.get("shell"):
             options.setdefault("executable", f"{_TOOLS}/shell")
-        elif words and is_graded(os.path.join(options.get("cwd") or "", os.fsdecode(words[0]))):
-            args = [f"{_TOOLS}/bin/graded", *words]
-        elif words and "executable" not in options and (found := program(os.fsdecode(words[0]))):
-            args = [found, *words[1:]]
+        elif arguments and is_graded(os.path.join(options.get("cwd") or "", os.fsdecode(arguments[0]))):
+            args = [f"{_TOOLS}/bin/graded", *arguments]
+        elif arguments and "executable" not in options and (replacement := program(os.fsdecode(arguments[0]))):
+            args = [replacement, *arguments[1:]]
         super().__init__(args, *more, **options)
 
 
@@ -178,10 +178,10 @@ def _is_read_from(opened: set[str], source: Any) -> bool:
     return False
 
 
-def _located(finder: Any, found: Callable[..., Any]) -> Callable[..., Any]:
+def _located(finder: Any, original: Callable[..., Any]) -> Callable[..., Any]:
     def spec_from_file_location(name: str, location: Any = None, **options: Any) -> Any:
         if options.get("loader") is None and location is not None and is_graded(location):
             return importlib.util.spec_from_loader(name, finder.at(os.path.abspath(location)))
-        return found(name, location, **options)
+        return original(name, location, **options)
 
     return spec_from_file_location

@@ -20,9 +20,9 @@ def confine(folders: list[str]) -> None:
     if ruleset < 0:
         return
     for folder in filter(os.path.isdir, folders):
-        place = os.open(folder, os.O_PATH)
-        library.syscall(_ADD, ruleset, _BENEATH, ctypes.c_char_p(struct.pack("=Qi", _EXECUTE, place)), 0)
-        os.close(place)
+        descriptor = os.open(folder, os.O_PATH)
+        library.syscall(_ADD, ruleset, _BENEATH, ctypes.c_char_p(struct.pack("=Qi", _EXECUTE, descriptor)), 0)
+        os.close(descriptor)
     library.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     library.syscall(_RESTRICT, ruleset, 0)
     os.close(ruleset)

@@ -94,10 +94,10 @@ class SharedFiles:
 
     def changed(self) -> dict[str, str | None]:
         """New contents by path, in base64 after "=". "": a folder. None: the file is gone."""
-        found = {path: stamp for folder in FOLDERS for path, stamp in _stamps(folder)}
-        before, self.seen = self.seen, found
-        changes: dict[str, str | None] = {path: None for path in before if path not in found}
-        for path, stamp in found.items():
+        stamps = {path: stamp for folder in FOLDERS for path, stamp in _stamps(folder)}
+        before, self.seen = self.seen, stamps
+        changes: dict[str, str | None] = {path: None for path in before if path not in stamps}
+        for path, stamp in stamps.items():
             if before.get(path) != stamp:
                 changes[path] = "" if stamp == (-1, -1) else "=" + _text_of(path)
         return changes
@@ -139,9 +139,9 @@ def contents(paths: Iterable[str]) -> dict[str, str | None]:
 
 
 def _stamps(folder: str) -> Iterator[tuple[str, tuple[int, int]]]:
-    for place, folders, names in os.walk(folder):
-        yield from ((os.path.join(place, name), (-1, -1)) for name in folders)
-        for path in (os.path.join(place, name) for name in names):
+    for parent, folders, names in os.walk(folder):
+        yield from ((os.path.join(parent, name), (-1, -1)) for name in folders)
+        for path in (os.path.join(parent, name) for name in names):
             if os.path.isfile(path) and not os.path.islink(path):
                 stat = os.stat(path)
                 yield path, (stat.st_mtime_ns, stat.st_size)

@@ -83,8 +83,8 @@ class GradedProcess:
         """The attributes of the objects that the request may have changed, which the tests compare with what they make later."""
         targets = [self.decoded(value) for value in (*request["arguments"], *request.get("options", {}).values())]
         targets += [getattr(target, "__self__", None) for target in targets]
-        found = {id(target): self.state(target) for target in targets if id(target) in self.objects}
-        return [[number, state] for number, state in found.items() if state is not None]
+        states = {id(target): self.state(target) for target in targets if id(target) in self.objects}
+        return [[number, state] for number, state in states.items() if state is not None]
 
     def state(self, value: Any) -> Any:
         """The attributes of an object, encoded. None if they are no plain data."""
@@ -131,17 +131,17 @@ class GradedProcess:
         return asyncio.run(result) if inspect.iscoroutine(result) else result
 
     def digests(self) -> dict[str, str]:
-        found: dict[str, str] = digests()
-        return found
+        by_path: dict[str, str] = digests()
+        return by_path
 
     def write(self, changes: dict[str, str | None]) -> None:
         self.files.write(changes)
 
     def read(self, paths: list[str]) -> dict[str, str | None]:
-        found: dict[str, str | None] = contents(paths)
-        return found
+        by_path: dict[str, str | None] = contents(paths)
+        return by_path
 
-    def program(self, words: list[str], given: str, may_run: list[str]) -> int:
+    def program(self, arguments: list[str], given: str, may_run: list[str]) -> int:
         """Run a program and send its output. Returns its exit code. It ends with the connection."""
         for path in may_run:
             os.chmod(path, 0o755)
@@ -149,11 +149,11 @@ class GradedProcess:
         process: Any
         try:
             try:
-                process = subprocess.Popen(words, **options)
+                process = subprocess.Popen(arguments, **options)
             except OSError as error:
                 if error.errno != errno.ENOEXEC:
                     raise
-                process = subprocess.Popen(["/bin/bash", *words], **options)  # as a shell runs a script without `#!`
+                process = subprocess.Popen(["/bin/bash", *arguments], **options)  # as a shell runs a script without `#!`
         except OSError as error:
             self.lines.write(json.dumps({"stream": "err", "data": _coded(f"{error}\n".encode()), "files": {}}) + "\n")
             return 126 if isinstance(error, PermissionError) else 127

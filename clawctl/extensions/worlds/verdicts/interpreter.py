@@ -27,7 +27,7 @@ def main(name: str, words: list[str]) -> None:
             mark(f"the shell of the tests runs text of the graded code: {words[0][:80]}")
         return
     if name in RUNNERS:
-        first = 1 + next((place for place, word in enumerate(words) if word.startswith(("-exec", "-ok"))), len(words) - 1)
+        first = 1 + next((index for index, word in enumerate(words) if word.startswith(("-exec", "-ok"))), len(words) - 1)
         start(name, [*words[:first], *_commanded(words[first:])] if name == "find" else _commanded(words))
     if name in BUILDERS:
         _choose(name, words, "tests" if _is_of_the_tests(words) else "graded", None)
@@ -41,7 +41,7 @@ def main(name: str, words: list[str]) -> None:
             origins.append(origin(value))
         else:
             origins.append("graded" if is_graded(value) else "tests")
-    _choose(name, words, next((one for one in ("graded", "mixed") if one in origins), "tests"), given)
+    _choose(name, words, next((origin_name for origin_name in ("graded", "mixed") if origin_name in origins), "tests"), given)
 
 
 def _choose(name: str, words: list[str], origin: str, given: bytes | None) -> NoReturn:
@@ -76,37 +76,37 @@ def start(name: str, words: list[str]) -> NoReturn:
         os.execv(sys.executable, [sys.executable, "-P", "-X", "clawctl", "-s", *kept, *words[2:]])
     if name == "sudo":
         os.execvp(words[0], words)
-    found = shutil.which(name, path=path) or shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
-    if found is None:
+    real = shutil.which(name, path=path) or shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+    if real is None:
         print(f"{name}: command not found", file=sys.stderr)
         sys.exit(127)
-    os.execv(found, [found, *words])
+    os.execv(real, [real, *words])
 
 
 def _commanded(words: list[str]) -> list[str]:
     """The words of a program that starts another one, which is replaced by clawctl's, or by the start of a graded program."""
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.startswith("-") or "=" in word or not (os.path.isfile(word) if "/" in word else shutil.which(word)):
             continue  # an option, or its value
         if is_graded(word) and "/" in word:
-            return [*words[:place], f"{_TOOLS}/bin/graded", *words[place:]]
-        found = program(word)
-        return words if found is None else [*words[:place], found, *words[place + 1 :]]
+            return [*words[:index], f"{_TOOLS}/bin/graded", *words[index:]]
+        replacement = program(word)
+        return words if replacement is None else [*words[:index], replacement, *words[index + 1 :]]
     return words
 
 
 def _programs(name: str, words: list[str]) -> Iterator[tuple[str, str]]:
     """The programs that the interpreter would run: ("text", it), ("file", path), or ("input", "")."""
     texts, files, valued, long = OPTIONS.get(name, ("", "", "", ()))
-    place, is_given = 0, False
-    while place < len(words):
-        word, following = words[place], words[place + 1] if place + 1 < len(words) else ""
-        place += 1
+    index, is_given = 0, False
+    while index < len(words):
+        word, following = words[index], words[index + 1] if index + 1 < len(words) else ""
+        index += 1
         if word.startswith("--"):
             option, equals, value = word.partition("=")
             if option in long or (name in FILTERS and option == "--file"):
                 yield "file" if option == "--file" else "text", value if equals else following
-                is_given, place = True, place + (not equals)
+                is_given, index = True, index + (not equals)
             continue
         if word == "-" or (word == "-s" and name in SHELLS):
             break
@@ -116,7 +116,7 @@ def _programs(name: str, words: list[str]) -> Iterator[tuple[str, str]]:
             letter = next((letter for letter in word[1:] if letter in texts + files + valued), "")
             rest = word.partition(letter)[2] if letter and name not in SHELLS else ""
             if letter:
-                place += not rest
+                index += not rest
             if letter and letter in texts + files:
                 yield "text" if letter in texts else "file", rest or following
                 is_given = True

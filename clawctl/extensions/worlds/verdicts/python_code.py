@@ -45,8 +45,8 @@ def _is_of_the_tests(path: str, before: Mapping[str, bytes]) -> bool:
 def _test_folder(path: str) -> str | None:
     """The folder of a test: "pkg/tests/" for "pkg/tests/unit/test_a.py". None if the test is next to the code that it tests."""
     parts = path.split("/")
-    place = next((place for place, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS), None)
-    return None if place is None else "/".join(parts[: place + 1]) + "/"
+    index = next((index for index, part in enumerate(parts[:-1]) if part in _TEST_FOLDERS), None)
+    return None if index is None else "/".join(parts[: index + 1]) + "/"
 
 
 def _is_below(path: str, files: Mapping[str, bytes]) -> bool:
@@ -64,13 +64,13 @@ async def run_pytest(
     """
     local = [f"{folder}/{path}" for path in sorted({*tests, *_folders_of(tests)})]
     limits = replace(limits, seconds=timeout + 30, network=False)
-    words = [f"{TOOLS}/run_tests.py", "--json", *sorted({name.split("::")[0] for name in wanted})]
+    arguments = [f"{TOOLS}/run_tests.py", "--json", *sorted({name.split("::")[0] for name in wanted})]
     try:
         async with (
             open_graded(without(code, set(tests)), folder, limits) as graded,
             open_linked(graded.socket, folder, limits, test_programs(kind_of(limits), local, ["/tmp"], ()), PYTEST) as sandbox,
         ):
-            ran = await _run(sandbox, words, code, b"", timeout)
+            ran = await _run(sandbox, arguments, code, b"", timeout)
     except ValueError as error:
         return nothing(f"the snapshot does not fit: {error}")
     if isinstance(ran, str):
@@ -137,12 +137,12 @@ def is_same(got: Any, want: Any) -> bool:
     return bool(got == want)
 
 
-async def _run(sandbox: Sandbox, words: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
+async def _run(sandbox: Sandbox, arguments: list[str], code: bytes, given: bytes, timeout: float) -> Ran | str:
     """Run one of clawctl's programs on the code. A returned text explains why there is no result."""
     try:
         await sandbox.put(code)
         ran = await sandbox.run(
-            [sandbox.kind.python(), *sandbox.kind.test_options(), *words], timeout, given, joined=False, output=1 << 21
+            [sandbox.kind.python(), *sandbox.kind.test_options(), *arguments], timeout, given, joined=False, output=1 << 21
         )
     except ValueError as error:
         return f"the snapshot does not fit: {error}"

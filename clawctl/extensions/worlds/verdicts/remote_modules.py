@@ -59,10 +59,10 @@ class GradedSession:
 
     def send_files(self) -> None:
         """Let the graded code have the files that the tests have changed."""
-        theirs, own = self.ask("digests"), digests()
-        gone: dict[str, str | None] = {path: None for path in theirs if path not in own}
-        self.ask("write", contents(path for path in own if theirs.get(path) != own[path]) | gone)
-        self._sent = own
+        theirs, ours = self.ask("digests"), digests()
+        gone: dict[str, str | None] = {path: None for path in theirs if path not in ours}
+        self.ask("write", contents(path for path in ours if theirs.get(path) != ours[path]) | gone)
+        self._sent = ours
 
     def fetch_files(self) -> None:
         """Take over the files that the graded code has changed, as data that is not executable."""
@@ -89,8 +89,8 @@ class GradedSession:
                 self._show(1 if reply["stream"] == "out" else 2, base64.b64decode(reply["data"]))
         self._touched += 1
         for number, state in reply.get("states", []):
-            if (known := self._objects.get(int(number))) is not None and isinstance(known, RemoteObject):
-                known.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(state))
+            if (known_object := self._objects.get(int(number))) is not None and isinstance(known_object, RemoteObject):
+                known_object.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(state))
         out, errors = reply.get("printed", ("", ""))
         sys.stdout.write(out)
         sys.stderr.write(errors)
@@ -174,20 +174,20 @@ class GradedSession:
     def _class(self, number: int, described: dict[str, Any]) -> Any:
         if "given" in described:  # an exception of the standard library is its own type here as well
             module, name = described["given"]
-            found = getattr(import_module(module), name, None) if module in sys.stdlib_module_names else None
-            if isinstance(found, type) and issubclass(found, BaseException):
-                return found
+            standard = getattr(import_module(module), name, None) if module in sys.stdlib_module_names else None
+            if isinstance(standard, type) and issubclass(standard, BaseException):
+                return standard
         plain = getattr(builtins, described["plain"], object)
         bases: tuple[Any, ...] = tuple(base for base in map(self._decoded, described["bases"]) if isinstance(base, type))
         if plain in _PLAIN and not any(issubclass(base, plain) for base in bases):
             bases = (*(base for base in bases if base is not RemoteObject), plain)
         if not any(issubclass(base, RemoteObject) for base in bases):
             bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
-        own = {f"{_OWN}id": number, f"{_OWN}session": self, f"{_OWN}enum": described["enum"]}
+        attributes = {f"{_OWN}id": number, f"{_OWN}session": self, f"{_OWN}enum": described["enum"]}
         try:
-            return RemoteType(str(described["class"]), bases, own)
+            return RemoteType(str(described["class"]), bases, attributes)
         except TypeError:  # bases that cannot be combined here
-            return RemoteType(str(described["class"]), (RemoteObject,), own)
+            return RemoteType(str(described["class"]), (RemoteObject,), attributes)
 
     def _function(self, number: int, described: dict[str, Any]) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -216,10 +216,10 @@ class RemoteType(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith(_OWN):
             raise AttributeError(name)
-        found = cls._clawctl_session.ask("get", cls, name)
-        if isinstance(found, RemoteObject) and found.__dict__.get(f"{_OWN}member") not in (None, name):
-            found.__dict__[f"{_OWN}member"] = None  # an alias: what it equals is the graded code's claim
-        return found
+        value = cls._clawctl_session.ask("get", cls, name)
+        if isinstance(value, RemoteObject) and value.__dict__.get(f"{_OWN}member") not in (None, name):
+            value.__dict__[f"{_OWN}member"] = None  # an alias: what it equals is the graded code's claim
+        return value
 
     def __setattr__(cls, name: str, value: Any) -> None:
         if name.startswith("__"):
@@ -240,13 +240,13 @@ class RemoteObject(metaclass=RemoteType):
         if name.startswith((_OWN, "__pytest", "_pytest")):
             raise AttributeError(name)
         session: GradedSession = type(self)._clawctl_session
-        found = session.ask("get", self, name)
+        value = session.ask("get", self, name)
         if f"{_OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
-            if isinstance(found, bool):
+            if isinstance(value, bool):
                 session.claims.append(f"the attribute {name} of an object")
-            elif callable(found) and not isinstance(found, type):
-                return _watched(session, found, name)
-        return found
+            elif callable(value) and not isinstance(value, type):
+                return _watched(session, value, name)
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__"):  # the context of an exception
@@ -349,10 +349,10 @@ class RemoteModule(ModuleType):
         if name.startswith((_OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
             raise AttributeError(name)
         session: GradedSession = self.__dict__[f"{_OWN}session"]
-        found = session.ask("get", self, name)
-        if name != name.upper() and name[0].isupper() and not isinstance(found, type):
+        value = session.ask("get", self, name)
+        if name != name.upper() and name[0].isupper() and not isinstance(value, type):
             session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
-        return found
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("__") or isinstance(value, ModuleType):
@@ -395,8 +395,8 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         spec = importlib.machinery.PathFinder.find_spec(fullname, folders)
         if spec is None:
             return None
-        places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if all(place.startswith(self._trusted) or place in self._tests for place in places):
+        locations = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+        if all(location.startswith(self._trusted) or location in self._tests for location in locations):
             return spec
         return importlib.machinery.ModuleSpec(fullname, self, loader_state=spec.submodule_search_locations, is_package=True)
 

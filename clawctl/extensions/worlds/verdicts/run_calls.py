@@ -19,8 +19,8 @@ def main() -> None:
     nowhere = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1, 2):
         os.dup2(nowhere, number)
-    own = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [*(path for path in sys.path if path != own), sys.argv[1], os.path.join(sys.argv[1], "src")]
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [*(path for path in sys.path if path != own_folder), sys.argv[1], os.path.join(sys.argv[1], "src")]
     returned = []
     for call in calls:
         module, _, name = call["call"].rpartition(".")

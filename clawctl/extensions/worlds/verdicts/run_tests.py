@@ -37,12 +37,12 @@ def main(arguments: list[str]) -> None:
     if not as_json:
         refuse_graded_tests(arguments)
     fixed = ["-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", f"--basetemp={tempfile.mkdtemp()}/pytest"]
-    words = [*fixed, *(["--rootdir", root, "-q", "--color=no"] if as_json else []), *_without_plugins(arguments[as_json:])]
+    options = [*fixed, *(["--rootdir", root, "-q", "--color=no"] if as_json else []), *_without_plugins(arguments[as_json:])]
     if as_json:
         log = tempfile.TemporaryFile()  # noqa: SIM115
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    code = int(pytest.main(words, plugins=[reporter]))
+    code = int(pytest.main(options, plugins=[reporter]))
     if as_json:
         sys.stdout.flush()
         text = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace")
@@ -67,12 +67,12 @@ def make_finder() -> Any:
 
 def refuse_graded_tests(arguments: list[str]) -> None:
     """Exit if the arguments name a test file that is not one of the task's, because the graded code wrote it."""
-    known = {digest_of(os.path.join(place, name)) for place, _, names in os.walk("/tests") for name in names}
+    digests = {digest_of(os.path.join(parent, name)) for parent, _, names in os.walk("/tests") for name in names}
     targets = [path for word in arguments if not word.startswith("-") and os.path.exists(path := word.split("::")[0])]
     for target in targets or ["."]:
-        inner = [os.path.join(place, name) for place, _, names in os.walk(target) for name in names]
+        inner = [os.path.join(parent, name) for parent, _, names in os.walk(target) for name in names]
         for path in inner or [target]:
-            if os.path.basename(path).startswith("test_") and path.endswith(".py") and digest_of(path) not in known:
+            if os.path.basename(path).startswith("test_") and path.endswith(".py") and digest_of(path) not in digests:
                 sys.exit(f"{path} is not a test of the task, but was written by the graded code")
 
 
@@ -83,13 +83,13 @@ def digest_of(path: str) -> str:
 
 def _without_plugins(arguments: list[str]) -> list[str]:
     """The arguments without those of plugins that are not installed here, such as `--ctrf FILE`."""
-    words, skip = [], False
+    kept, skip = [], False
     for word in arguments:
         name = word.split("=")[0]
         if not skip and name not in ("--ctrf", "--timeout", "--json-report-file", "--json-report"):
-            words.append(word)
+            kept.append(word)
         skip = not skip and word in ("--ctrf", "--timeout", "--json-report-file")
-    return words
+    return kept
 
 
 class Reporter:

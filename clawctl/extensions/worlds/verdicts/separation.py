@@ -66,8 +66,8 @@ async def open_graded(
             writer.close()
             graded[1].close()
 
-    with tempfile.TemporaryDirectory(prefix="clawctl-") as place:
-        inner, outer = Path(place) / "graded.sock", Path(place) / "tests.sock"
+    with tempfile.TemporaryDirectory(prefix="clawctl-") as directory:
+        inner, outer = Path(directory) / "graded.sock", Path(directory) / "tests.sock"
         separation = Separation(outer)
         servers = [await asyncio.start_unix_server(arrive, inner), await asyncio.start_unix_server(connect, outer)]
         for path in (inner, outer):

@@ -64,21 +64,21 @@ exec "$@"
 
 def languages(snapshot: bytes, seed: Mapping[str, bytes], tests: Mapping[str, bytes]) -> set[str]:
     """The interpreters whose programs or modules are among the agent's files, by ending or first line."""
-    known, found = {sha256(content).digest() for content in (*seed.values(), *tests.values())}, set[str]()
+    digests, named = {sha256(content).digest() for content in (*seed.values(), *tests.values())}, set[str]()
     for path, content in files_of(snapshot).items():
-        if sha256(content).digest() not in known:
+        if sha256(content).digest() not in digests:
             first = content[:100].split(b"\n")[0].decode(errors="replace")
-            found |= {name for name, endings in _ENDINGS.items() if path.endswith(endings) or (first[:2] == "#!" and name in first)}
-    return found
+            named |= {name for name, endings in _ENDINGS.items() if path.endswith(endings) or (first[:2] == "#!" and name in first)}
+    return named
 
 
 def data_of(snapshot: bytes, tests: Mapping[str, bytes]) -> bytes:
     """The agent's files as data: none is executable, and none changes how tests run, except those that the tests have as well."""
-    known, out = {sha256(content).digest() for content in tests.values()}, io.BytesIO()
+    digests, out = {sha256(content).digest() for content in tests.values()}, io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(snapshot)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
         for entry in given:
             content = given.extractfile(entry).read() if entry.isreg() else None  # type: ignore[union-attr]
-            if Path(entry.name).name in OF_THE_TESTS and content is not None and sha256(content).digest() not in known:
+            if Path(entry.name).name in OF_THE_TESTS and content is not None and sha256(content).digest() not in digests:
                 continue
             if content is not None:
                 entry.mode &= ~0o111
@@ -101,14 +101,14 @@ async def run_script(
     fixed = {**test_programs(kind, [], folders, languages(snapshot, seed, tests)), **programs(kind)}
     fixed |= {f"/tests/{name}": content for name, content in tests.items()}
     code = data_of(snapshot, tests)
-    own = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
+    kept_variables = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
     try:
         async with (
-            open_graded(snapshot, folder, limits, {**own, "CLAWCTL_FOLDERS": ":".join(folders)}) as graded,
+            open_graded(snapshot, folder, limits, {**kept_variables, "CLAWCTL_FOLDERS": ":".join(folders)}) as graded,
             open_linked(graded.socket, folder, limits, fixed, PYTEST) as sandbox,
         ):
             await sandbox.put(code)
-            sandbox.define({**own, "CLAWCTL_FOLDERS": ":".join(folders)})
+            sandbox.define({**kept_variables, "CLAWCTL_FOLDERS": ":".join(folders)})
             environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
             environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
             confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]

@@ -72,15 +72,15 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     writer, reader = (_host(folder / name, Simulated(objects)) for name in ("writer", "reader"))
     try:
         for host in (writer, reader):
-            host._poll_once()
+            host.follower.poll_once()
         counted: Any = reader._objects
         counted.requests.clear()
         started = time.monotonic()
         for number in range(refreshes):
             publish_bytes(folder / "writer" / "trajectories" / f"{10**19 + number}-abc-collect.parquet", b"rows")
             publish_bytes(folder / "writer" / "eval" / f"{number + 1}.json", b"{}")
-            writer._announce()
-            reader._poll_once()
+            writer.follower.announce()
+            reader.follower.poll_once()
         took = time.monotonic() - started
         assert len(list((folder / "reader" / "eval").glob("*.json"))) == refreshes, "a change did not arrive"
         lists, gets = counted.requests["list"], counted.requests["get"]
@@ -95,7 +95,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         Row("bucket", "lists_per_refresh", lists / refreshes, "requests"),
         Row("bucket", "gets_per_refresh", gets / refreshes, "requests"),
         Row("bucket", "refresh_ms", 1000 * took / refreshes, "ms"),
-        Row("bucket", "lists_per_hour", round(listing * 3600 / reader._list_s), "requests"),
+        Row("bucket", "lists_per_hour", round(listing * 3600 / reader.follower.list_s), "requests"),
     ]
 
 

@@ -30,10 +30,10 @@ class Hosts:
 
     def poll(self) -> None:
         for bucket in self.buckets:
-            bucket._upload()
-            bucket._announce()
+            bucket.follower.upload()
+            bucket.follower.announce()
         for bucket in self.buckets:
-            bucket._poll_once()
+            bucket.follower.poll_once()
 
 
 @pytest.fixture

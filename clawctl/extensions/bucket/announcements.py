@@ -15,7 +15,6 @@ import orjson
 
 from clawctl.extensions.bucket.objects import Objects
 from clawctl.run.names import Damaged, named
-from clawctl.run.storage import StorageUnreachable
 
 OBJECT: Final = "changed"
 _KEPT: Final = 1000  # names in the object; a host that missed more lists the bucket
@@ -49,15 +48,14 @@ class Announcements:
         if not self.are_due():
             return
         changed = [(name, tag_of(name)) for name in dict.fromkeys(self._due.read_text().splitlines())]
-        for _ in range(100):
-            stored = self._objects.read(OBJECT)
-            journal = _journal(None if stored is None else stored[0])
-            journal["count"] += len(changed)
-            journal["last"] = [*journal["last"], *changed][-_KEPT:]
-            if self._objects.swap(OBJECT, orjson.dumps(journal), None if stored is None else stored[1]) is not None:
-                self._due.unlink(missing_ok=True)
-                return
-        raise StorageUnreachable(f"{OBJECT} changed at each of 100 attempts to append to it")
+
+        def appended(content: bytes) -> bytes:
+            journal = _journal(content)
+            journal |= {"count": journal["count"] + len(changed), "last": [*journal["last"], *changed][-_KEPT:]}
+            return orjson.dumps(journal)
+
+        self._objects.change(OBJECT, appended)
+        self._due.unlink(missing_ok=True)
 
     def since(self, place: Place) -> tuple[dict[str, str | None] | None, Place]:
         """Return the names that were announced after `place` with their tags, and the new place. Tag None: look at the object.
@@ -77,10 +75,10 @@ class Announcements:
         return names, new
 
 
-def _journal(content: bytes | None) -> dict[str, Any]:
+def _journal(content: bytes) -> dict[str, Any]:
     """The object's content. An unreadable one, or that of an earlier clawctl, is replaced by an empty journal of another name."""
     try:
-        journal: dict[str, Any] = orjson.loads(content or b"")
+        journal: dict[str, Any] = orjson.loads(content)
         str(journal["journal"]), int(journal["count"])
         for name, _ in journal["last"]:
             for part in name.split("/"):

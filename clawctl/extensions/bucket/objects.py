@@ -6,18 +6,20 @@ to write.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from clawctl.errors import ClawError
 from clawctl.run.storage import StorageUnreachable
 
 _CHUNK: Final = 16 << 20  # bytes of a download in one request
 _RETRIES: Final = 8
+_ATTEMPTS: Final = 100
 _RETRY_S: Final = 40.0
 _LONGEST_PROBLEM = 300  # characters
 
@@ -70,13 +72,29 @@ class Objects:
                 pass
         return self._tag_if_equal(name, data)
 
+    def change(self, name: str, changed: Callable[[bytes], bytes]) -> tuple[bytes, str] | None:
+        """Replace an object by `changed(content)`, and return its content and tag; b"" stands for no object. If it changes
+        meanwhile, `changed` is called again. Raises StorageUnreachable."""
+        for _ in range(_ATTEMPTS):
+            stored = self.read(name)
+            before, tag = stored or (b"", None)
+            after = changed(before)
+            if after == before:
+                return stored
+            if not after:
+                self.delete(name)
+                return None
+            if (new_tag := self.swap(name, after, tag)) is not None:
+                return after, new_tag
+        raise StorageUnreachable(f"{name} changed at each of {_ATTEMPTS} attempts to change it")
+
     def _tag_if_equal(self, name: str, data: bytes) -> str | None:
         """Return the tag of an object with exactly this content: an earlier try of the same request succeeded. Otherwise None."""
         stored = self.read(name)
         return stored[1] if stored is not None and stored[0] == data else None
 
     def read(self, name: str, unless_tag: str | None = None) -> tuple[bytes, str] | None:
-        """Return content and tag of a small object. None if it does not exist or its tag is `but`."""
+        """Return content and tag of a small object. None if it does not exist or its tag is `unless_tag`."""
         with self._errors(name):
             try:
                 response = self._library.get(self._store, name, options={} if unless_tag is None else {"if_none_match": unless_tag})
@@ -152,3 +170,15 @@ def open_store(url: str, retries: int = _RETRIES) -> Any:
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:_LONGEST_PROBLEM]
+
+
+def check_conditions(objects: Objects) -> None:
+    """Try create-if-absent and compare-and-swap once: with a store that lacks them, turns could be trained twice."""
+    name = f"leases/.probe-{uuid4().hex}"
+    try:
+        first = objects.create(name, b"1")
+        second, mismatched = objects.create(name, b"2"), objects.swap(name, b"3", '"another"')
+        if first is None or second is not None or mismatched is not None or objects.swap(name, b"4", first) is None:
+            raise ClawError("this object store ignores conditions on writes", "use one with If-None-Match and If-Match", 2)
+    finally:
+        objects.delete(name)

@@ -75,7 +75,7 @@ def test_a_process_that_is_killed_before_its_announcement_leaves_it_to_the_next_
     if published:
         bucket._objects.create("run/trajectories/s1.parquet", b"rows")
     again = BucketStorage(hosts.first.root, bucket._objects, Leases(bucket._objects, "first"), poll_s=3600.0)
-    bucket._poll_lock.release()
+    bucket.follower.poll_lock.release()
     mount_at(hosts.first.root, again)
     hosts.buckets[0] = again
     again.refresh()
@@ -159,7 +159,7 @@ def test_an_object_that_a_lost_host_did_not_announce_is_found_by_the_next_listin
     hosts.buckets[0]._objects.create("run/trajectories/s1.parquet", b"rows")
     hosts.poll()
     assert not hosts.second.turn_shard("s1").exists()
-    hosts.buckets[1]._listed_at = time.monotonic() - hosts.buckets[1]._list_s
+    hosts.buckets[1].follower._listed_at = time.monotonic() - hosts.buckets[1].follower.list_s
     hosts.poll()
     assert hosts.second.turn_shard("s1").read_bytes() == b"rows"
 
@@ -173,9 +173,9 @@ def test_a_request_to_forget_and_the_lines_that_it_removes_are_announced(hosts: 
     hosts.buckets[0].request_removal("r1", b"{}")
     hosts.buckets[0].complete_removal("r1")
     hosts.buckets[0].rewrite_copies(lambda content: content.replace(b"one\n", b""))
-    hosts.buckets[0]._announce()
+    hosts.buckets[0].follower.announce()
     own = CountingObjects.listed
-    hosts.buckets[1]._poll_once()
+    hosts.buckets[1].follower.poll_once()
     assert hosts.buckets[1].pending_removals() == {"r1": b"{}"}
     assert (hosts.second.feedback / "w-1.jsonl").read_bytes() == b"two\n"
     assert CountingObjects.listed == own

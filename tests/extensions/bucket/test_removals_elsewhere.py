@@ -109,7 +109,7 @@ def test_a_host_killed_during_forget_resumes_it(hosts: Hosts) -> None:
     hosts.buckets[1].refresh()
     assert len(hosts.buckets[1].pending_removals()) == 1
     LineWriter(hosts.second.feedback, 1 << 20).append(orjson.dumps({"turn_id": "t3", "text": SECRET}))
-    hosts.buckets[1]._upload()
+    hosts.buckets[1].follower.upload()
     assert SECRET not in in_the_bucket(hosts), "nothing goes up before this host has forgotten"
     catch_up(hosts.second)
     hosts.poll()

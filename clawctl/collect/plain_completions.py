@@ -20,13 +20,8 @@ _TURN = re.compile(
 )
 _MARK = re.compile(r"<\|[^<>|\s]{1,40}\|>|<(?:start|end)_of_turn>|</s>|<eos>|\[/?INST\]")
 _ROLES = {
-    "assistant": "assistant",
-    "model": "assistant",
-    "system": "system",
-    "tool": "tool",
-    "ipython": "tool",
-    "observation": "tool",
-}
+    "assistant": "assistant", "model": "assistant", "system": "system", "tool": "tool", "ipython": "tool", "observation": "tool",
+}  # fmt: skip
 
 
 def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:

@@ -10,16 +10,10 @@ from clawctl.config.section import HttpUrl, Section
 
 # Names of the judge's settings in other systems.
 _JUDGE_ELSEWHERE = {
-    "majority_vote_n": "votes",
-    "num_judges": "votes",
-    "majority_vote_threshold": "threshold",
-    "consensus_threshold": "threshold",
-    "judge_model": "model",
-    "hint_extraction_model": "hint_model",
-    "num_judge_workers": "concurrency",
-    "prm_path": "prm",
+    "majority_vote_n": "votes", "num_judges": "votes", "majority_vote_threshold": "threshold", "consensus_threshold": "threshold",
+    "judge_model": "model", "hint_extraction_model": "hint_model", "num_judge_workers": "concurrency", "prm_path": "prm",
     "custom_rm_path": "custom_rm",
-}
+}  # fmt: skip
 
 Kind = Literal["endpoint", "prm", "custom_rm"]
 # The settings of `judge.by` for each kind of judge, and the equivalent keys of `judge`.

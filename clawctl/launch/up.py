@@ -45,16 +45,9 @@ _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
 _LONGEST_LINE = 4000
 _COLOURS = {
-    "serve": "cyan",
-    "collect": "green",
-    "play": "bright_green",
-    "judge": "yellow",
-    "train": "magenta",
-    "eval": "blue",
-    "page": "bright_black",
-    "practice": "bright_magenta",
-    "up": "white",
-}
+    "serve": "cyan", "collect": "green", "play": "bright_green", "judge": "yellow", "train": "magenta", "eval": "blue",
+    "page": "bright_black", "practice": "bright_magenta", "up": "white",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

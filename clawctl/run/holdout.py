@@ -34,12 +34,9 @@ class Holdout:
         return int.from_bytes(digest[:8]) < share * 2**64
 
 
-def read_holdout(run: RunDir, share: float, now: float | None = None) -> Holdout:
-    """Return the shares of the run if `share` applies from `now` on. In a run that already has turns, the first share applies from
-    `now`.
-    """
-    since = time.time() if now is None else now
-    shares = _read(run.holdout)
+def read_holdout(run: RunDir, share: float) -> Holdout:
+    """Return the shares of the run if `share` applies from now on. In a run without turns, the first share applies to all."""
+    since, shares = time.time(), _read(run.holdout)
     if not shares:
         return Holdout(((since if published(run.trajectories, ".parquet") else 0.0, share),))
     return Holdout(shares if shares[-1][1] == share else (*shares, (max(since, shares[-1][0]), share)))

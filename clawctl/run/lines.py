@@ -18,6 +18,7 @@ from clawctl.run.names import open_to_append
 from clawctl.run.storage import storage_of
 
 CHUNK = 1 << 18  # bytes read at a time
+_ROTATE_S = 86400.0  # age at which a writer begins a new file
 
 
 def append_lines(path: Path, lines: Sequence[bytes], to_disk: bool = True) -> None:
@@ -84,8 +85,8 @@ class LineWriter:
     full, old or removed, because files expire as a whole (`clawctl/run/retention.py`).
     """
 
-    def __init__(self, folder: Path, rotate_bytes: int, rotate_s: float = 86400.0) -> None:
-        self._folder, self._rotate_bytes, self._rotate_s = folder, rotate_bytes, rotate_s
+    def __init__(self, folder: Path, rotate_bytes: int) -> None:
+        self._folder, self._rotate_bytes = folder, rotate_bytes
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._descriptor: int | None = None
@@ -111,7 +112,7 @@ class LineWriter:
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             stat, age = os.fstat(self._descriptor), time.monotonic() - self._began
-            if stat.st_size >= self._rotate_bytes or age >= self._rotate_s or stat.st_nlink == 0:
+            if stat.st_size >= self._rotate_bytes or age >= _ROTATE_S or stat.st_nlink == 0:
                 self.close()
         if self._descriptor is None:
             self._folder.mkdir(mode=0o700, exist_ok=True)

@@ -31,21 +31,12 @@ from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import where_the_key_is
 from clawctl.run.keys import CHECK_EVERY_S, KeyRing
 from clawctl.run.model_files import model_file
+from clawctl.serve import episodes
 from clawctl.serve.answer import Answer, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_prompt
 from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Dialect, chat, completions, messages, responses
-from clawctl.serve.episodes import (
-    Replay,
-    Retries,
-    capability_in,
-    hints_of,
-    is_capability,
-    never_disconnects,
-    of_version,
-    open_capability,
-)
 from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
 from clawctl.serve.http_response import EventStream, RequestContext, complete_response, extra_headers, json_response
@@ -70,7 +61,7 @@ _WRITERS: dict[str, Writer] = {
 }  # fmt: skip
 _NOTES = "/v1/notes"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
-Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream | Replay]]
+Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream | episodes.Replay]]
 
 
 class Route(NamedTuple):
@@ -101,7 +92,7 @@ class Gateway:
         self._rating = Rating(run if capture.enabled else None, recipe, self._metrics.ratings)
         self._notes = Notes(run, recipe, versions)
         self._stored = StoredResponses()
-        self._episode_secret, self._retries = episode_secret(run), Retries()
+        self._episode_secret, self._retries = episode_secret(run), episodes.Retries()
         self._recent = RecentAnswers() if recipe.serve.splice else None
         self._running: dict[Answer, set[str]] = {}  # with the names of the keys that it ends with
         self.defaults = Defaults(recipe, versions)
@@ -131,7 +122,7 @@ class Gateway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise RuntimeError(f"{scope['type']} is not supported")  # uvicorn then treats it as an application without a lifespan
-        capability, scope = capability_in(scope)
+        capability, scope = episodes.capability_in(scope)
         http_request = Request(scope, receive)
         context = context_of(http_request)
         try:
@@ -150,16 +141,16 @@ class Gateway:
 
     async def _route(
         self, http_request: Request, context: RequestContext, capability: str | None
-    ) -> Response | EventStream | Replay:
+    ) -> Response | EventStream | episodes.Replay:
         """Make all checks that do not need the body, and handle the request. Raises Refusal."""
         path, options = normalised_path(http_request.scope["path"]), http_request.method == "OPTIONS"
         if http_request.headers.get("upgrade", "").lower() == "websocket":
             raise Refusal(400, f'this server does not support WebSockets: send POST {path[:200]}, with "stream": true')
         given = presented_key(http_request)
-        if capability is None and is_capability(given):
+        if capability is None and episodes.is_capability(given):
             capability = given
         if capability is not None and not options:
-            context.episode = open_capability(self._episode_secret, capability, self._api_of(path, http_request.method))
+            context.episode = episodes.open_capability(self._episode_secret, capability, self._api_of(path, http_request.method))
             context.key = context.episode.key
         else:
             context.key = context.sent_key = self._keys.owner(given) or "" if given else ""
@@ -219,7 +210,7 @@ class Gateway:
 
     # ---- one request ------------------------------------------------------------------------------------------------------
 
-    async def _generate(self, http_request: Request, context: RequestContext) -> Response | EventStream | Replay:
+    async def _generate(self, http_request: Request, context: RequestContext) -> Response | EventStream | episodes.Replay:
         with ExitStack() as resources:
             request, writer = await self._read(http_request, context, resources), _WRITERS[context.api]
             if context.api == "responses":
@@ -228,7 +219,7 @@ class Gateway:
             if context.episode is None:
                 return await self._respond(http_request, context, request, writer)
             retry_key = context.episode.session_id, context.api, context.digest
-            alone = Request(http_request.scope, never_disconnects)  # the answer is completed even if its client disconnects
+            alone = Request(http_request.scope, episodes.never_disconnects)  # completed even if its client disconnects
             return await self._retries.answer(
                 retry_key, context, lambda shared: self._respond(alone, shared, request, writer), http_request.scope
             )
@@ -302,8 +293,8 @@ class Gateway:
         capture_off = headers.get("x-capture", "on").strip().lower() not in _CAPTURED
         for_training = not (capture_off or is_pinned(request))
         if context.episode is not None:
-            hints = hints_of(context.episode, hints)
-            request = of_version(request, self._recipe.model_name, context.episode.measurement)
+            hints = episodes.hints_of(context.episode, hints)
+            request = episodes.of_version(request, self._recipe.model_name, context.episode.measurement)
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
             request = self.defaults.enforced(request, headers, context, self._metrics.enforced)

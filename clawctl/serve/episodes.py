@@ -158,8 +158,7 @@ class Retries:
     receives it. Failed answers are not kept.
     """
 
-    def __init__(self, kept_s: float = _KEPT_S, kept_bytes: int = _KEPT_BYTES) -> None:
-        self._kept_s, self._kept_bytes = kept_s, kept_bytes
+    def __init__(self) -> None:
         self._recordings: OrderedDict[tuple[str, str, bytes], Recording] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -207,8 +206,8 @@ class Retries:
         stay."""
         size = sum(recording.size for recording in self._recordings.values())
         for key, recording in list(self._recordings.items()):
-            is_old = time.monotonic() - recording.began_at > self._kept_s
-            if not is_old and size <= self._kept_bytes:
+            is_old = time.monotonic() - recording.began_at > _KEPT_S
+            if not is_old and size <= _KEPT_BYTES:
                 return
             if recording.ended:
                 size -= recording.size

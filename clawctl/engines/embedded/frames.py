@@ -186,13 +186,6 @@ def as_exception(failure: Failed) -> Exception:
 
 def blocking_read(connection: socket.socket) -> FromProcess | None:
     """The next message, read before an event loop takes over; None if the other side has closed the connection."""
-    length = int.from_bytes(_exactly(connection, _LENGTH), "big")
-    data = _exactly(connection, length)
-    return from_process.decode(data) if data else None
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count and (more := connection.recv(count - len(data))):
-        data += more
-    return data if len(data) == count else b""
+    length = int.from_bytes(connection.recv(_LENGTH, socket.MSG_WAITALL), "big")
+    data = connection.recv(length, socket.MSG_WAITALL)
+    return from_process.decode(data) if length and len(data) == length else None

@@ -13,28 +13,7 @@ from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, EngineFailure, Swap, Unanswered
-from clawctl.engines.embedded.frames import (
-    Cancel,
-    Died,
-    Discard,
-    Done,
-    Failed,
-    FromProcess,
-    Generate,
-    ProcessCall,
-    Ready,
-    Sampling,
-    StartWorker,
-    Step,
-    Token,
-    TokenPiece,
-    ToProcess,
-    as_exception,
-    blocking_read,
-    from_process,
-    packed,
-    received,
-)
+from clawctl.engines.embedded import frames
 from clawctl.engines.event_loop import OnLoop
 from clawctl.engines.requests import Refusal
 from clawctl.errors import ClawError
@@ -55,7 +34,7 @@ class ModelProcess:
     the process block, so make them in threads. They raise EngineFailure if it cannot continue, and Unanswered if it ends meanwhile.
     """
 
-    about: Ready
+    about: frames.Ready
 
     def __init__(self, run: RunDir, recipe: Recipe, begin: Callable[..., Any] = subprocess.Popen) -> None:
         self._socket, peer = socket.socketpair()
@@ -63,7 +42,7 @@ class ModelProcess:
             command = [sys.executable, "-P", "-m", "clawctl.engines.embedded", str(peer.fileno())]
             self._process = begin(command, stdin=subprocess.DEVNULL, pass_fds=[peer.fileno()], start_new_session=True)
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        self._socket.sendall(packed(StartWorker(str(run.root), recipe.model_dump_json(), level)))
+        self._socket.sendall(frames.packed(frames.StartWorker(str(run.root), recipe.model_dump_json(), level)))
         self._numbers = count(1)
         self._running: dict[int, ChildGeneration] = {}
         self._calls: dict[int, asyncio.Future[Any]] = {}
@@ -76,12 +55,14 @@ class ModelProcess:
 
     def wait(self) -> None:
         """Wait until version 0 is loaded. Raises ClawError, and the errors of loading."""
-        message = blocking_read(self._socket)
-        if isinstance(message, Ready):
+        message = frames.blocking_read(self._socket)
+        if isinstance(message, frames.Ready):
             self.about = message
             return
         self.stop()
-        raise as_exception(message) if isinstance(message, Failed) else ClawError(self._cause(), "logs/serve.log has the details")
+        if isinstance(message, frames.Failed):
+            raise frames.as_exception(message)
+        raise ClawError(self._cause(), "logs/serve.log has the details")
 
     async def attach(self) -> None:
         """Start reading the models' messages on the running event loop."""
@@ -105,7 +86,7 @@ class ModelProcess:
         self,
         model: Version | None,
         prompt_ids: list[int],
-        sampling: Sampling,
+        sampling: frames.Sampling,
         grammar: int | None = None,
         images: Sequence[SentImage] = (),
     ) -> "ChildGeneration":
@@ -114,18 +95,18 @@ class ModelProcess:
             raise EngineFailure(problem)
         request = ChildGeneration(self, next(self._numbers), None if grammar is None else self.about.vocabulary)
         self._running[request.number] = request
-        self._send(Generate(request.number, _named(model), prompt_ids, sampling, grammar, list(images)))
+        self._send(frames.Generate(request.number, _named(model), prompt_ids, sampling, grammar, list(images)))
         return request
 
     def cancel(self, number: int) -> None:
         if self._running.pop(number, None) is not None:
-            self._send(Cancel(number))
+            self._send(frames.Cancel(number))
 
     def forget(self, number: int) -> None:
         self._running.pop(number, None)
 
     def discard(self, grammar: int) -> None:
-        self._send(Discard(grammar))
+        self._send(frames.Discard(grammar))
 
     # ---- calls, from threads ----------------------------------------------------------------------------------------------------
 
@@ -161,9 +142,9 @@ class ModelProcess:
         return version, logprobs
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        return self._on_loop.wait(self._answer(ProcessCall(next(self._numbers), method, arguments)), _CALL_S)
+        return self._on_loop.wait(self._answer(frames.ProcessCall(next(self._numbers), method, arguments)), _CALL_S)
 
-    async def _answer(self, message: ProcessCall) -> Any:
+    async def _answer(self, message: frames.ProcessCall) -> Any:
         if (problem := self.failure()) is not None:
             raise EngineFailure(problem)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -173,29 +154,29 @@ class ModelProcess:
 
     # ---- the connection ---------------------------------------------------------------------------------------------------------
 
-    def _send(self, message: ToProcess) -> None:
+    def _send(self, message: frames.ToProcess) -> None:
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(packed(message))
+            self._writer.write(frames.packed(message))
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        async for frame in received(reader):
-            self._handle(from_process.decode(frame))
+        async for frame in frames.received(reader):
+            self._handle(frames.from_process.decode(frame))
         problem = await asyncio.to_thread(self._cause)
         _log.error("%s", problem)
         self._mark_dead(None, problem)
 
-    def _handle(self, message: FromProcess) -> None:
+    def _handle(self, message: frames.FromProcess) -> None:
         match message:
-            case Step():
+            case frames.Step():
                 for piece in message.pieces:
                     if (request := self._running.get(piece.number)) is not None:
                         request.add_piece(piece)
-            case Failed():
+            case frames.Failed():
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
-                    call.set_exception(as_exception(message))
-            case Died():
+                    call.set_exception(frames.as_exception(message))
+            case frames.Died():
                 self._mark_dead(message.model, message.problem)
-            case Done():
+            case frames.Done():
                 if (call := self._calls.pop(message.number, None)) is not None and not call.done():
                     call.set_result(message.result)
 
@@ -244,13 +225,13 @@ class ChildGeneration:
         self.number = number
         self.start_version: int | None = None  # the version that the request began with, once a token was sampled
         self._process, self._vocabulary = process, vocabulary
-        self._tokens = list[Token]()
+        self._tokens = list[frames.Token]()
         self._which, self._sets = list[int](), list[bytes]()
         self._ended = False
         self._error: EngineFailure | Refusal | None = None
         self._changed = asyncio.Event()
 
-    def add_piece(self, piece: TokenPiece) -> None:
+    def add_piece(self, piece: frames.TokenPiece) -> None:
         """Add a piece. Called on the event loop."""
         self.start_version = piece.start_version
         self._tokens += piece.tokens
@@ -270,7 +251,7 @@ class ChildGeneration:
         self._process.forget(self.number)
         self._changed.set()
 
-    async def __aiter__(self) -> AsyncIterator[list[Token]]:
+    async def __aiter__(self) -> AsyncIterator[list[frames.Token]]:
         """New tokens, in non-empty lists, up to and including the end token. Raises EngineFailure, and Refusal for an image."""
         try:
             while not (self._ended and not self._tokens):

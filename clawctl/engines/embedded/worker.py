@@ -20,26 +20,9 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, EngineFailure
+from clawctl.engines.embedded import frames
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder, Running
-from clawctl.engines.embedded.frames import (
-    Cancel,
-    Died,
-    Discard,
-    Done,
-    FromProcess,
-    Generate,
-    ProcessCall,
-    Ready,
-    StartWorker,
-    Step,
-    TokenPiece,
-    ToProcess,
-    failed,
-    packed,
-    received,
-    to_process,
-)
 from clawctl.engines.embedded.grammars import Grammar, Grammars
 from clawctl.engines.embedded.sight import SeenPrompt
 from clawctl.errors import ClawError
@@ -58,7 +41,7 @@ _SWITCH_S = 0.001  # thread switch interval: the sampling thread holds the inter
 class Worker:
     """All requests, models and grammars of one gateway."""
 
-    def __init__(self, start: StartWorker, send: Callable[[bytes], None]) -> None:
+    def __init__(self, start: frames.StartWorker, send: Callable[[bytes], None]) -> None:
         self._run, self._recipe, self._send = RunDir(run_folder(start.run)), Recipe.model_validate_json(start.recipe), send
         self._cache = KvCache(self._recipe.serve.kv_cache_tokens)
         self._models: dict[int | str | None, Decoder] = {}  # the live model under None, others under their versions
@@ -67,7 +50,7 @@ class Worker:
         self._grammars: Grammars | None = None
         self._opening = threading.Lock()
         self._opened: dict[int, Grammar] = {}
-        self._pieces: list[TokenPiece] = []  # pieces of the current engine step
+        self._pieces: list[frames.TokenPiece] = []  # pieces of the current engine step
         self._calls: set[asyncio.Task[None]] = set()
 
     async def load(self) -> None:
@@ -79,10 +62,10 @@ class Worker:
         try:
             live = self._models[None] = await asyncio.to_thread(Decoder, self._run, self._recipe, 0, self._cache)
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it
-            self._answer(failed(0, error))
+            self._answer(frames.failed(0, error))
             return
         gc.freeze()  # exclude loaded modules from garbage collection; a full collection would delay every stream by about one token
-        self._answer(Ready(live.vocabulary, live.max_context, live.eos_ids, live.steers))
+        self._answer(frames.Ready(live.vocabulary, live.max_context, live.eos_ids, live.steers))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
     def _watch(self) -> None:
@@ -90,37 +73,37 @@ class Worker:
         for name, model in list(self._models.items()):
             if problem := model.failure():
                 del self._models[name]
-                self._answer(Died(name, problem))
+                self._answer(frames.Died(name, problem))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)
 
-    def handle(self, message: ToProcess) -> None:
+    def handle(self, message: frames.ToProcess) -> None:
         match message:
-            case Generate() if message.images:
+            case frames.Generate() if message.images:
                 self._looking[message.number] = asyncio.get_running_loop().create_task(self._decode_images(message))
-            case Generate():
+            case frames.Generate():
                 self._generate(message)
-            case Cancel():
+            case frames.Cancel():
                 if (running := self._running.pop(message.number, None)) is not None:
                     running.cancel()
                 if (looking := self._looking.pop(message.number, None)) is not None:
                     looking.cancel()
-            case Discard():
+            case frames.Discard():
                 if (grammar := self._opened.pop(message.number, None)) is not None:
                     grammar.close()
-            case StartWorker():
+            case frames.StartWorker():
                 raise ValueError("a process starts once")
-            case ProcessCall():
+            case frames.ProcessCall():
                 call = asyncio.get_running_loop().create_task(self._call(message))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
 
-    async def _decode_images(self, request: Generate) -> None:
+    async def _decode_images(self, request: frames.Generate) -> None:
         """Decode the images of a request in a thread, then begin it."""
         try:
             seen_prompt = await asyncio.to_thread(self._model(request.model).prepare_images, request.prompt_ids, request.images)
             self._generate(request, seen_prompt)
         except UnreadableImage as error:
-            self._add(request.number, TokenPiece(request.number, 0, [], [], [], True, str(error), False, True))
+            self._add(request.number, frames.TokenPiece(request.number, 0, [], [], [], True, str(error), False, True))
         except EngineFailure as failure:
             self._fail(request.number, failure)
         except Exception:  # noqa: BLE001 - the edge of a process: a decoder may fail in any way, and the request must end
@@ -129,7 +112,7 @@ class Worker:
         finally:
             self._looking.pop(request.number, None)
 
-    def _generate(self, request: Generate, seen_prompt: SeenPrompt | None = None) -> None:
+    def _generate(self, request: frames.Generate, seen_prompt: SeenPrompt | None = None) -> None:
         model = self._models.get(request.model)
         grammar = None if request.grammar is None else self._opened.get(request.grammar)
         try:
@@ -143,9 +126,9 @@ class Worker:
             self._fail(request.number, failure)
 
     def _fail(self, number: int, failure: EngineFailure) -> None:
-        self._add(number, TokenPiece(number, 0, [], [], [], True, str(failure), False))
+        self._add(number, frames.TokenPiece(number, 0, [], [], [], True, str(failure), False))
 
-    def _add(self, number: int, piece: TokenPiece) -> None:
+    def _add(self, number: int, piece: frames.TokenPiece) -> None:
         """Queue a piece; all pieces of a step are sent together."""
         if piece.ended:
             self._running.pop(number, None)
@@ -155,23 +138,23 @@ class Worker:
 
     def _send_step(self) -> None:
         pieces, self._pieces = self._pieces, []
-        self._answer(Step(pieces))
+        self._answer(frames.Step(pieces))
 
-    def _answer(self, message: FromProcess) -> None:
-        self._send(packed(message))
+    def _answer(self, message: frames.FromProcess) -> None:
+        self._send(frames.packed(message))
 
-    async def _call(self, request: ProcessCall) -> None:
+    async def _call(self, request: frames.ProcessCall) -> None:
         """Run a call in a thread, because it may take long, and send its answer."""
-        answer: FromProcess
+        answer: frames.FromProcess
         try:
-            answer = Done(request.number, await asyncio.to_thread(self._do, request))
+            answer = frames.Done(request.number, await asyncio.to_thread(self._do, request))
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway decides what to do about it
             if not isinstance(error, ClawError | CanaryFailure | CannotFollow | EngineFailure):
                 _log.exception("the engine's process failed at %s", request.method)
-            answer = failed(request.number, error)
+            answer = frames.failed(request.number, error)
         self._answer(answer)
 
-    def _do(self, call: ProcessCall) -> Any:
+    def _do(self, call: frames.ProcessCall) -> Any:
         match call.method, call.arguments:
             case "compile", (grammar, specification):
                 self._opened[grammar] = self._ready_grammars().open(specification)
@@ -216,10 +199,10 @@ async def _serve(connection: socket.socket) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=connection)
     worker: Worker | None = None
     loading: asyncio.Task[None] | None = None
-    async for frame in received(reader):
-        message = to_process.decode(frame)
+    async for frame in frames.received(reader):
+        message = frames.to_process.decode(frame)
         if worker is None:
-            assert isinstance(message, StartWorker)
+            assert isinstance(message, frames.StartWorker)
             log_to(RunDir(Path(message.run)).logs / "serve.log", message.log_level)
             worker = Worker(message, writer.write)
             loading = asyncio.create_task(worker.load())

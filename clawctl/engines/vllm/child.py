@@ -144,13 +144,8 @@ def arguments(recipe: Recipe) -> list[str]:
     # Logprobs of the sampled distribution; the client's usage includes cached tokens.
     chosen += ["--logprobs-mode", "processed_logprobs", "--enable-prompt-tokens-details"]
     chosen += [
-        "--middleware",
-        "clawctl_guard.Guard",
-        "--worker-extension-cls",
-        "clawctl_worker.Reload",
-        "--uvicorn-log-level",
-        "warning",
-    ]
+        "--middleware", "clawctl_guard.Guard", "--worker-extension-cls", "clawctl_worker.Reload", "--uvicorn-log-level", "warning",
+    ]  # fmt: skip
     if _sees_images(path) is False:
         chosen += ["--chat-template-content-format", "string"]  # vLLM's guess from the template is sometimes wrong
     if "<tool_call>" in template:

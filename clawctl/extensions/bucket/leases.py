@@ -37,11 +37,8 @@ class Lease:
 class Leases:
     """The leases of one process below `leases/`. `host` identifies the host's local folder."""
 
-    def __init__(
-        self, objects: Objects, host: str, lease_s: float = LEASE_S, clock: Callable[[], float | None] | None = None
-    ) -> None:
-        self.host = host
-        self._objects, self._lease_s = objects, lease_s
+    def __init__(self, objects: Objects, host: str, clock: Callable[[], float | None] | None = None) -> None:
+        self._objects, self.host = objects, host
         self._clock = clock or self._store_time
         # The store's time (unix seconds), and the monotonic time when it was read
         self._clock_reading: tuple[float, float] | None = None
@@ -77,7 +74,7 @@ class Leases:
         """Release a lease. A lease that another host may hold by now is left alone."""
         with self._guard:
             lease = self._held.pop(name, None)
-        if lease is None or time.monotonic() - lease.renewed > self._lease_s / 2:
+        if lease is None or time.monotonic() - lease.renewed > LEASE_S / 2:
             return
         key = f"leases/{name}"
         try:
@@ -108,7 +105,7 @@ class Leases:
 
     def _is_old(self, key: str) -> bool:
         stored, now = self._objects.describe(key), self._clock()
-        return stored is None or (now is not None and now - stored.modified > self._lease_s + 1)  # stores round to seconds
+        return stored is None or (now is not None and now - stored.modified > LEASE_S + 1)  # stores round to seconds
 
     def _store_time(self) -> float | None:
         """Return the time of the store's clock in unix seconds. Between queries it is extrapolated."""
@@ -124,7 +121,7 @@ class Leases:
         return orjson.dumps({"host": self.host, "token": lease.token})
 
     def _renew_all(self) -> None:
-        while not self._stop.wait(self._lease_s / 3):
+        while not self._stop.wait(LEASE_S / 3):
             with self._guard:
                 leases = list(self._held.values())
             for lease in leases:

@@ -18,17 +18,10 @@ from clawctl.extensions.cluster.schedulers import JobState, Phase, call
 
 _INSTALL = "pip install 'skypilot[kubernetes]' (in an environment of its own), then run `sky check`"
 _LAUNCH_S = 1800.0  # the first job also starts SkyPilot's controller
-_PHASES: dict[str, Phase] = {
-    "PENDING": "waiting",
-    "SUBMITTED": "waiting",
-    "STARTING": "waiting",
-    "RECOVERING": "waiting",
-    "RUNNING": "running",
-    "WINDING_DOWN": "running",
-    "CANCELLING": "running",
-    "SUCCEEDED": "done",
-    "CANCELLED": "stopped",
-}  # fmt: skip  (all others have failed)
+_PHASES: dict[str, Phase] = {  # all others have failed
+    "PENDING": "waiting", "SUBMITTED": "waiting", "STARTING": "waiting", "RECOVERING": "waiting", "RUNNING": "running",
+    "WINDING_DOWN": "running", "CANCELLING": "running", "SUCCEEDED": "done", "CANCELLED": "stopped",
+}  # fmt: skip
 _NODES = """\
 export NNODES=$SKYPILOT_NUM_NODES NODE_RANK=$SKYPILOT_NODE_RANK MASTER_PORT=29500
 export MASTER_ADDR=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"""

@@ -12,19 +12,11 @@ from clawctl.extensions.cluster.schedulers import JobState, Phase, call
 
 _INSTALL = "run this where Slurm's commands are installed (a login node), or choose another scheduler with --on"
 _NOTICE_S = 120  # before the time limit
-_PHASES: dict[str, Phase] = {
-    "PENDING": "waiting",
-    "CONFIGURING": "waiting",
-    "REQUEUED": "waiting",
-    "SUSPENDED": "waiting",
-    "REQUEUE_HOLD": "waiting",
-    "SPECIAL_EXIT": "waiting",
-    "STOPPED": "waiting",
-    "RUNNING": "running",
-    "COMPLETING": "running",
-    "COMPLETED": "done",
+_PHASES: dict[str, Phase] = {  # all others have failed
+    "PENDING": "waiting", "CONFIGURING": "waiting", "REQUEUED": "waiting", "SUSPENDED": "waiting", "REQUEUE_HOLD": "waiting",
+    "SPECIAL_EXIT": "waiting", "STOPPED": "waiting", "RUNNING": "running", "COMPLETING": "running", "COMPLETED": "done",
     "CANCELLED": "stopped",
-}  # fmt: skip  (all others have failed)
+}  # fmt: skip
 # srun starts the stage on each node, in the background, so that the shell receives the signal before the time limit. Exit code 0
 # means that the stage is finished, 2 that it refuses its recipe. After any other code the job is requeued, unless it is being
 # cancelled.

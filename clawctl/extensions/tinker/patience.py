@@ -18,10 +18,10 @@ _DEAD_S = 20.0  # without any answer to a look
 _LONGEST_S = 1800.0  # of one call at a service that answers other requests: it may compile, or have a queue
 
 
-def patient(call: Callable[[], T], what: str, url: str | None, dead_s: float = _DEAD_S, longest_s: float = _LONGEST_S) -> T:
+def patient(call: Callable[[], T], what: str, url: str | None, dead_s: float = _DEAD_S) -> T:
     """The result of `call`. Meanwhile a line of log appears every few seconds.
 
-    Raises ClawError if nothing at `url` has answered for `dead_s`, or after `longest_s`; the call itself is abandoned."""
+    Raises ClawError if nothing at `url` has answered for `dead_s`, or after half an hour; the call itself is abandoned."""
     results, errors, done = list[T](), list[BaseException](), threading.Event()
 
     def run() -> None:
@@ -38,7 +38,7 @@ def patient(call: Callable[[], T], what: str, url: str | None, dead_s: float = _
         alive = url is None or _answers(url)
         answered = time.monotonic() if alive else answered
         log.warning("%s: no result for %.0f s; the service %s", what, waited, "answers" if alive else "does not answer")
-        if time.monotonic() - answered >= dead_s - _LOG_S or waited >= longest_s:
+        if time.monotonic() - answered >= dead_s - _LOG_S or waited >= _LONGEST_S:
             problem = f"{what}: no result for {waited:.0f} s"
             raise ClawError(
                 problem if alive else f"{problem}, and nothing answers at {url}",

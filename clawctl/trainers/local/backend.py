@@ -35,14 +35,9 @@ def become_torchrun(gpus: Gpus | None, processes: int | None, argv: Sequence[str
         count = len(names)
     check_world(count * where.count)
     command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "clawctl.trainers.local.quiet_torchrun",
-        *rendezvous_options(where),
-        "--nproc-per-node",
+        sys.executable, "-P", "-m", "clawctl.trainers.local.quiet_torchrun", *rendezvous_options(where), "--nproc-per-node",
         str(count),
-    ]
+    ]  # fmt: skip
     os.execve(sys.executable, [*command, "-m", "clawctl", *torchrun_words(argv)], environment_with(changes))
 
 

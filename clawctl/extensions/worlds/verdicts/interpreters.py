@@ -11,22 +11,7 @@ SHELLS, FILTERS = ("bash", "sh", "dash"), ("awk", "gawk", "mawk", "sed")
 SAME = {"gawk": "awk", "mawk": "awk", "python": "python3"}
 RUNNERS = ("timeout", "env", "nohup", "nice", "setsid", "stdbuf", "xargs", "time", "find", "sudo")
 BUILDERS = (
-    "make",
-    "cmake",
-    "gcc",
-    "g++",
-    "cc",
-    "c++",
-    "clang",
-    "cargo",
-    "rustc",
-    "go",
-    "npm",
-    "npx",
-    "java",
-    "javac",
-    "tcc",
-    "ghc",
-)
+    "make", "cmake", "gcc", "g++", "cc", "c++", "clang", "cargo", "rustc", "go", "npm", "npx", "java", "javac", "tcc", "ghc",
+)  # fmt: skip
 OTHERS = ("node", "perl", "ruby", "php", "lua", "Rscript", "tclsh", "guile", "julia", "ocaml", "racket", "sbcl", "octave", "swipl")
 EDITORS = ("ed", "ex", "vi", "vim", "m4", "gdb", "expect", "sqlite3", "bc", "dc")

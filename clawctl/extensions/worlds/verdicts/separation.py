@@ -127,15 +127,9 @@ def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str
     """
     python = kind.python()
     names = (
-        "run_tests.py",
-        "remote_modules.py",
-        "crossing.py",
-        "boundary.py",
-        "interpreters.py",
-        "interpreter.py",
-        "graded_program.py",
-        "functions.sh",
-    )
+        "run_tests.py", "remote_modules.py", "crossing.py", "boundary.py", "interpreters.py", "interpreter.py",
+        "graded_program.py", "functions.sh",
+    )  # fmt: skip
     given = {"tests": list(tests), "folders": list(folders), "languages": sorted(languages)}
     texts = {name: f'{python} -I -S {TOOLS}/interpreter.py {name} "$@"\n' for name in _started(kind)}
     texts["graded"] = f'{python} -I -S {TOOLS}/graded_program.py "$@"\n'

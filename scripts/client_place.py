@@ -104,8 +104,8 @@ class Place:
         return self.where / "venv" / "bin" / "python"
 
 
-def must_say(said: str, *words: str) -> None:
+def must_say(said: str, *expected: str) -> None:
     """Check that `said` contains all `words`. Raises ClawError if one is missing."""
-    for word in words:
+    for word in expected:
         if word not in said:
             raise ClawError(f"it did not say {word!r}: {said[-2000:]}", "")

@@ -69,7 +69,7 @@ class Module:
         lines = enumerate(self.text.splitlines(), 1)
         return sum(1 for number, line in lines if number not in docstrings and line.strip() and not line.lstrip().startswith("#"))
 
-    def imports(self, known: set[str]) -> Iterator[str]:
+    def imports(self, modules: set[str]) -> Iterator[str]:
         """Modules of clawctl that this one imports when it runs, also inside functions."""
         typing_only = {
             child
@@ -83,8 +83,8 @@ class Module:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 below = [f"{node.module}.{alias.name}" for alias in node.names]
-                names = [name if name in known else node.module for name in below]
-            yield from (name for name in names if name in known and name != self.name)
+                names = [name if name in modules else node.module for name in below]
+            yield from (name for name in names if name in modules and name != self.name)
 
     @cached_property
     def is_command(self) -> bool:

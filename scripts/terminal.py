@@ -54,10 +54,10 @@ class Terminal:
                     if question in data:
                         os.write(self._file, answer)
 
-    def say(self, words: str) -> None:
+    def say(self, text: str) -> None:
         """Type a line. The pause lets the program draw it, because some programs read an immediate Enter as a pasted line break."""
         with suppress(OSError):
-            os.write(self._file, words.encode())
+            os.write(self._file, text.encode())
             time.sleep(1.0)
             os.write(self._file, b"\r")
 

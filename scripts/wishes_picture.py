@@ -19,12 +19,12 @@ Shares = dict[str, tuple[float, float]]
 
 def shares_of(runs: dict[str, dict[str, dict[str, float]]], case: str) -> Shares:
     """Return the means over the seeds of a case."""
-    found: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
+    by_axis: defaultdict[str, list[dict[str, float]]] = defaultdict(list)
     for key, metrics in runs.items():
         name, axis, *_ = json.loads(key)
         if name == case:
-            found[axis].append(metrics["8"])
-    return {axis: (mean(m["start"] for m in some), mean(m["satisfaction"] for m in some)) for axis, some in found.items()}
+            by_axis[axis].append(metrics["8"])
+    return {axis: (mean(m["start"] for m in some), mean(m["satisfaction"] for m in some)) for axis, some in by_axis.items()}
 
 
 def draw(chosen: Shares, held_out: Shares, path: Path) -> None:
@@ -34,10 +34,10 @@ def draw(chosen: Shares, held_out: Shares, path: Path) -> None:
     rows = [(axis, values, "#0f766e") for axis, values in sorted(chosen.items(), key=lambda item: item[1][1])]
     rows = [(axis, values, "#b45309") for axis, values in sorted(held_out.items(), key=lambda item: item[1][1])] + rows
     figure, axes = plt.subplots(figsize=(7.2, 0.3 * len(rows) + 1.1), dpi=110)
-    for place, (_, (before, after), color) in enumerate(rows):
-        axes.plot([before, after], [place, place], color=color, linewidth=2, alpha=0.35)
-        axes.plot(before, place, "o", color="white", markeredgecolor=color, markersize=7)
-        axes.plot(after, place, "o", color=color, markersize=8)
+    for row, (_, (before, after), color) in enumerate(rows):
+        axes.plot([before, after], [row, row], color=color, linewidth=2, alpha=0.35)
+        axes.plot(before, row, "o", color="white", markeredgecolor=color, markersize=7)
+        axes.plot(after, row, "o", color=color, markersize=8)
     axes.set_yticks(range(len(rows)), [axis for axis, _, _ in rows])
     axes.set_xlim(0, 1.02)
     axes.set_xlabel("share of first answers that meet the wish: before (white) and after 8 updates")

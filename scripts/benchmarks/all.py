@@ -69,17 +69,17 @@ def _wrong_recipes(name: str, module: ModuleType) -> Iterator[str]:
 def _commands() -> list[str]:
     """The commands in the docs, without options in square brackets and without templates such as `--case NAME`."""
     texts = [path.read_text() for path in (circle.ROOT / "README.md", *circle.ROOT.glob("docs/**/*.md"))]
-    found = {match[1].split("[")[0].strip() for text in texts for match in _COMMAND.finditer(text)}
-    return sorted(command for command in found if not re.search(r"\b[A-Z]{2,}\b", command))
+    named = {match[1].split("[")[0].strip() for text in texts for match in _COMMAND.finditer(text)}
+    return sorted(command for command in named if not re.search(r"\b[A-Z]{2,}\b", command))
 
 
 def _wrong_command(command: str, modules: dict[str, ModuleType]) -> str | None:
-    name, *words = shlex.split(command)
+    name, *rest = shlex.split(command)
     if not (_FOLDER / f"{name}.py").is_file():
         return f"the docs name scripts/bench {name}, which does not exist"
     if name not in modules or name == "all":
         return None
-    arguments, sys.argv = sys.argv, [name, *words, "--check-options"]
+    arguments, sys.argv = sys.argv, [name, *rest, "--check-options"]
     try:
         modules[name].main()
     except SystemExit as ended:

@@ -147,9 +147,9 @@ def step_rows(model: Path, target: Target, folder: Path) -> list[Row]:
     methods = ["binary", "opd", "combine", *([] if target.kind == "fireworks" else ["opd_topk", "hybrid"])]
     errors = {method: step_change(model, target, folder, method) for method in methods}
     rows = [Row(target.kind, "step_change_error", max(error for error, _, _ in errors.values()), "relative")]
-    for method, (error, own, _) in errors.items():
+    for method, (error, ours, _) in errors.items():
         rows.append(Row(f"{target.kind} {method}", "step_change_error", error, "relative"))
-        rows.append(Row(f"local {method}, merge none", "step_change_error", own, "relative"))
+        rows.append(Row(f"local {method}, merge none", "step_change_error", ours, "relative"))
     return [*rows, Row(target.kind, "logprob_error", max(error for _, _, error in errors.values()), "nat")]
 
 
@@ -235,9 +235,9 @@ def local_change(recipe: Recipe, first: Path, batch: Any) -> tuple[Any, dict[str
     return result, {n.replace(".default", ""): v.detach() - before[n] for n, v in local.training.policy.trained()}
 
 
-def relative(found: dict[str, Any], wanted: dict[str, Any]) -> float:
+def relative(actual: dict[str, Any], wanted: dict[str, Any]) -> float:
     """The norm of the difference over that of `wanted`."""
-    error = sum(float((found[name] - wanted[name]).square().sum()) for name in wanted)
+    error = sum(float((actual[name] - wanted[name]).square().sum()) for name in wanted)
     return float((error / sum(float(value.square().sum()) for value in wanted.values())) ** 0.5)
 
 
@@ -386,8 +386,8 @@ def made_turns(model: Path, count: int) -> list[Turn]:
     return turns
 
 
-def _verdict(turn: Turn, place: int) -> Verdict:
-    reward = 1.0 if place % 2 else -1.0
+def _verdict(turn: Turn, index: int) -> Verdict:
+    reward = 1.0 if index % 2 else -1.0
     return Verdict(turn.turn_id, reward, [int(reward)], None, [], "made@0 prompt 1", None, 0.1)
 
 
@@ -401,11 +401,11 @@ def trained_twice(run: RunDir) -> int:
     return sum(count > 1 for count in named.values())
 
 
-def adapters_differ(one: RunDir, other: RunDir, version: int) -> float:
+def adapters_differ(left: RunDir, right: RunDir, version: int) -> float:
     """The norm of the difference of a version's adapters in two runs, over that of the first."""
     from safetensors.torch import load_file
 
-    a, b = (load_file(run.version_folder(version) / "adapter_model.safetensors") for run in (one, other))
+    a, b = (load_file(run.version_folder(version) / "adapter_model.safetensors") for run in (left, right))
     return float((sum((a[n] - b[n]).square().sum() for n in a) / sum(value.square().sum() for value in a.values())) ** 0.5)
 
 

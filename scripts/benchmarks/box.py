@@ -67,7 +67,7 @@ def main() -> None:
 
 def measure(folder: Path, model: str, device: str, seconds: float, think: float) -> list[Row]:
     people, steps, rows, memory = dict[str, Person](), dict[str, float](), list[Row](), list[float]()
-    for case, when, asked in (("off", None, True), ("alone", "always", False), ("always", "always", True), ("idle", "idle", True)):
+    for case, when, asks in (("off", None, True), ("alone", "always", False), ("always", "always", True), ("idle", "idle", True)):
         recipe = write_recipe(folder / f"{case}.yaml", model, device, when or "always")
         run = make_run(folder / case, load_recipe(recipe), 0 if when is None else _BATCH * _STEPS)
         with stage("serve", run, recipe, device, "--intercept", "--pin", "0") as serve:
@@ -80,7 +80,7 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
             with stage("train", run, recipe, device) as train:
                 wait_until(run.steps.exists, _START_S, "no step was made", train)
                 before, began = steps_made(run), time.monotonic()
-                if asked:
+                if asks:
                     talk(run, recipe, person, seconds, think)
                 else:
                     time.sleep(seconds)
@@ -198,7 +198,7 @@ def steps_made(run: RunDir) -> float:
 def family(pid: int) -> list[int]:
     """A process and its descendants."""
     below = [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
-    return [pid, *(each for child in below for each in family(child))]
+    return [pid, *(pid_below for child in below for pid_below in family(child))]
 
 
 def resident_mb(pid: int) -> float:

@@ -45,9 +45,9 @@ class Simulated(Objects):
         self._all.pop(name, None)
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        found = [stored for name, (_, stored) in sorted(self._all.items()) if name.startswith(prefix)]
-        self.requests["list"] += max(1, -(-len(found) // _PAGE))
-        yield from found
+        listed = [stored for name, (_, stored) in sorted(self._all.items()) if name.startswith(prefix)]
+        self.requests["list"] += max(1, -(-len(listed) // _PAGE))
+        yield from listed
 
     def read(self, name: str, unless_tag: str | None = None) -> tuple[bytes, str] | None:
         self.requests["get"] += 1

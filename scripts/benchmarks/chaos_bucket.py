@@ -100,14 +100,14 @@ def make_bucket(port: int) -> None:
 class BucketHost:
     """A local folder of the run, a clock, and one worker that is restarted whenever it ends."""
 
-    def __init__(self, name: str, place: Path, shim: Path | None, offset: int) -> None:
-        self.name, self.stage, self._place = name, _STAGES[name], place
-        self.starts, self.log = 0, place / f"{name}-{self.stage}.log"
+    def __init__(self, name: str, folder: Path, shim: Path | None, offset: int) -> None:
+        self.name, self.stage, self._place = name, _STAGES[name], folder
+        self.starts, self.log = 0, folder / f"{name}-{self.stage}.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._began = float("-inf")
-        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CLAWCTL_RUN_CACHE": str(place / name)}
+        self._environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CLAWCTL_RUN_CACHE": str(folder / name)}
         if shim is not None:
-            clock = place / f"{name}.clock"
+            clock = folder / f"{name}.clock"
             clock.write_text(str(offset))
             self._environment |= {"LD_PRELOAD": str(shim), "CHAOS_OFFSET": str(clock), "CHAOS_LAG": "0"}
 
@@ -142,20 +142,20 @@ class BucketHost:
             self.signal(signal.SIGKILL)
 
 
-def _play(place: Path, proxy: Proxy, dice: random.Random, rounds: int, sessions: int) -> Counter[str]:
-    (place / "recipe.yaml").write_text(yaml.safe_dump(_RECIPE))
-    (place / "rm.py").write_text(_RM)
-    shim: Path | None = place / "chaos_clock.so"
+def _play(folder: Path, proxy: Proxy, dice: random.Random, rounds: int, sessions: int) -> Counter[str]:
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(_RECIPE))
+    (folder / "rm.py").write_text(_RM)
+    shim: Path | None = folder / "chaos_clock.so"
     if (why := compile_shim(shim)) is not None:  # type: ignore[arg-type]
         print(f"all clocks agree: {why}", flush=True)
         shim = None
     audited = open_run(run_folder(_URL))
-    hosts = {name: BucketHost(name, place, shim, dice.randrange(-10, 11) * _MINUTE) for name in _STAGES}
+    hosts = {name: BucketHost(name, folder, shim, dice.randrange(-10, 11) * _MINUTE) for name in _STAGES}
     servers = []
     for name in "ab":
-        os.environ["CLAWCTL_RUN_CACHE"] = str(place / name)
+        os.environ["CLAWCTL_RUN_CACHE"] = str(folder / name)
         servers.append(Server(open_run(run_folder(_URL)), name, dice.randrange(-10, 11) * _MINUTE))
-    os.environ["CLAWCTL_RUN_CACHE"] = str(place / "audit")
+    os.environ["CLAWCTL_RUN_CACHE"] = str(folder / "audit")
     watcher = Watcher(audited)
     try:
         for host in hosts.values():
@@ -181,7 +181,7 @@ def _play(place: Path, proxy: Proxy, dice: random.Random, rounds: int, sessions:
     storage: Any = storage_of(audited.root)
     storage.refresh()
     watcher.end()
-    return _audited(audited, place, servers, hosts, watcher, drained and learned)
+    return _audited(audited, folder, servers, hosts, watcher, drained and learned)
 
 
 def _talk(servers: list[Server], session: int, hosts: dict[str, BucketHost]) -> None:
@@ -221,12 +221,12 @@ def _wait(condition: Any, hosts: dict[str, BucketHost]) -> bool:
 
 
 def _audited(
-    run: RunDir, place: Path, servers: list[Server], hosts: dict[str, BucketHost], watcher: Watcher, finished: bool
+    run: RunDir, base: Path, servers: list[Server], hosts: dict[str, BucketHost], watcher: Watcher, finished: bool
 ) -> Counter[str]:
     wanted = {turn_id for server in servers for turn_id in server.written}
     rows, verdicts, trained = Counter(_row_ids(run)), Counter(_verdict_ids(run)), Counter(trained_turns(run))
-    logs = "".join(path.read_text(errors="replace") for path in place.glob("?-*.log"))
-    roots = [folder for host in (*hosts, "audit") for folder in (place / host).glob("chaos-run-*")]
+    logs = "".join(path.read_text(errors="replace") for path in base.glob("?-*.log"))
+    roots = [folder for host in (*hosts, "audit") for folder in (base / host).glob("chaos-run-*")]
     aside = {path.name for root in roots for path in (root / "quarantine").glob("*") if path.suffix != ".txt"}
     for problem in (*watcher.half[:10], *aside):
         print(f"half: {problem}", flush=True)

@@ -171,10 +171,10 @@ class Client(threading.Thread):
             self.broken += 1
 
 
-def _text_of(way: str, found: dict[str, Any]) -> str:
+def _text_of(way: str, answer: dict[str, Any]) -> str:
     if way == "chat":
-        return str(found["choices"][0]["message"]["content"] or "")
+        return str(answer["choices"][0]["message"]["content"] or "")
     if way == "messages":
-        return "".join(part["text"] for part in found["content"] if part["type"] == "text")
-    said = [item for item in found["output"] if item["type"] == "message"]
+        return "".join(part["text"] for part in answer["content"] if part["type"] == "text")
+    said = [item for item in answer["output"] if item["type"] == "message"]
     return "".join(part["text"] for item in said for part in item["content"] if part["type"] == "output_text")

@@ -90,8 +90,8 @@ def namespaces_missing() -> str | None:
 class Host:
     """A host with a name, no network, and an adjustable clock."""
 
-    def __init__(self, name: str, place: Path, shim: Path, offset: int) -> None:
-        self._name, self._place, self._clock = name, place, place / f"{name}.clock"
+    def __init__(self, name: str, folder: Path, shim: Path, offset: int) -> None:
+        self._name, self._place, self._clock = name, folder, folder / f"{name}.clock"
         self._environment = {"LD_PRELOAD": str(shim), "CHAOS_OFFSET": str(self._clock), "CHAOS_LAG": str(_LAG_S)}
         self.set(offset)
 
@@ -100,8 +100,8 @@ class Host:
         self._clock.with_suffix(".new").write_text(str(offset))
         os.replace(self._clock.with_suffix(".new"), self._clock)
 
-    def start(self, stage: str, *words: str) -> subprocess.Popen[bytes]:
-        command = [*CLAWCTL, stage, "--run", str(self._place / "run"), "--recipe", str(self._place / "recipe.yaml"), *words]
+    def start(self, stage: str, *options: str) -> subprocess.Popen[bytes]:
+        command = [*CLAWCTL, stage, "--run", str(self._place / "run"), "--recipe", str(self._place / "recipe.yaml"), *options]
         apart = ["unshare", "--net", "--uts", "sh", "-c", f'hostname {self._name} && exec "$@"', "sh"]
         with (self._place / f"{self._name}-{stage}.log").open("ab") as log:
             changed = {**os.environ, "PYTHONPATH": str(ROOT), **self._environment}
@@ -151,16 +151,16 @@ class Server:
         return f"answer\n{self._name}{session:011d}{number:012d}"
 
 
-def _round(place: Path, shim: Path, dice: random.Random, sessions: int) -> Counter[str]:
-    run = open_run(place / "run")
-    (place / "recipe.yaml").write_text(yaml.safe_dump(_RECIPE))
-    (place / "rm.py").write_text(_RM.format(calls=str(place / "calls")))
+def _round(folder: Path, shim: Path, dice: random.Random, sessions: int) -> Counter[str]:
+    run = open_run(folder / "run")
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(_RECIPE))
+    (folder / "rm.py").write_text(_RM.format(calls=str(folder / "calls")))
 
     def off() -> int:
         return dice.choice((-1, 1)) * dice.randrange(HOUR, 6 * HOUR)
 
     servers = [Server(run, name, off()) for name in "ab"]
-    hosts = [Host(name, place, shim, off()) for name in ("hostc", "hosti", "hostj")]
+    hosts = [Host(name, folder, shim, off()) for name in ("hostc", "hosti", "hostj")]
     with ExitStack() as stack:
         workers = [
             stack.enter_context(host.working(stage)) for host, stage in zip(hosts, ("collect", "judge", "judge"), strict=True)
@@ -178,15 +178,15 @@ def _round(place: Path, shim: Path, dice: random.Random, sessions: int) -> Count
         wait_until(lambda: len(_verdicts_of(run)) >= len(wanted), _PATIENCE_S, "not every turn was judged", workers[1])
     for host in hosts[:2]:
         host.start("train", "--once").wait(600)
-    return _counted(run, place, servers)
+    return _counted(run, folder, servers)
 
 
-def _counted(run: RunDir, place: Path, servers: list[Server]) -> Counter[str]:
+def _counted(run: RunDir, folder: Path, servers: list[Server]) -> Counter[str]:
     follows = {turn_id: more for server in servers for turn_id, more in server.written.items()}
     rows, verdicts, trained = Counter(_rows_of(run)), Counter(_verdicts_of(run)), Counter(trained_turns(run))
     turns = [turn for path in published(run.trajectories, ".parquet") for turn in read_turns(path)]
-    calls = Counter((place / "calls").read_text().split())
-    logs = "".join(path.read_text(errors="replace") for path in place.glob("*.log"))
+    calls = Counter((folder / "calls").read_text().split())
+    logs = "".join(path.read_text(errors="replace") for path in folder.glob("*.log"))
     return Counter({
         "turns": len(follows),
         "lost_turns": len(follows.keys() - rows.keys()),

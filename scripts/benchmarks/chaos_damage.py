@@ -71,15 +71,15 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return [Row("damage", metric, value, "count") for metric, value in counts.items()]
 
 
-def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Random, cut: bool) -> str:
+def _try(made: RunDir, folder: Path, kind: str, reader: Reader, dice: random.Random, cut: bool) -> str:
     """Damage one file and return the outcome."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(made.root, place)
-    run = RunDir(place)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(made.root, folder)
+    run = RunDir(folder)
     want = reader(run)
-    shutil.rmtree(place)
-    shutil.copytree(made.root, place)
-    path = next(iter(sorted(place.glob(kind))))
+    shutil.rmtree(folder)
+    shutil.copytree(made.root, folder)
+    path = next(iter(sorted(folder.glob(kind))))
     data = bytearray(path.read_bytes())
     if cut:
         data = data[: dice.randrange(len(data))]
@@ -103,13 +103,13 @@ def _try(made: RunDir, place: Path, kind: str, reader: Reader, dice: random.Rand
     return _fewer(kind, content, want)
 
 
-def _fewer(kind: str, found: Any, want: Any) -> str:
+def _fewer(kind: str, read: Any, want: Any) -> str:
     """Classify a reader without quarantine. It may omit unreadable rows, but must not return different ones."""
     rows = [orjson.dumps(row, default=str) for row in want] if isinstance(want, list) else []
-    if isinstance(found, list) and all(orjson.dumps(row, default=str) in rows for row in found):
+    if isinstance(read, list) and all(orjson.dumps(row, default=str) in rows for row in read):
         cut_off = kind.startswith(("captures/", "feedback/"))  # an incomplete last line may still be continued
         return "mended" if cut_off or not kind.startswith("train/ledger") else "trained twice"
-    return "mended" if found in (None, {}, []) else "read wrong"
+    return "mended" if read in (None, {}, []) else "read wrong"
 
 
 # ---- a small run with all kinds of file------------------------------------------------------------------------------------

@@ -48,10 +48,10 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         subprocess.run(["umount", "--lazy", str(folder / "run")], check=False)
 
 
-def mount(place: Path, size_mb: int = _SIZE_MB) -> str | None:
+def mount(folder: Path, size_mb: int = _SIZE_MB) -> str | None:
     """Mount a tmpfs at `place`. Returns the reason if that is not possible, otherwise None."""
-    place.mkdir(parents=True, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(place)]
+    folder.mkdir(parents=True, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(folder)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -60,9 +60,9 @@ def mount(place: Path, size_mb: int = _SIZE_MB) -> str | None:
 
 
 @contextmanager
-def full(place: Path) -> Iterator[None]:
+def full(folder: Path) -> Iterator[None]:
     """Fill the disk completely for the duration of the block."""
-    ballast = place / "ballast"
+    ballast = folder / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
             while True:

@@ -59,7 +59,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[list[tuple[str, float, str]], list[str]]:
     """Run the case. Returns the metrics and descriptions of the problems."""
     dice, run = random.Random(f"refusals {seed}"), open_run(folder / "run")
-    with _judging_versions(seed) as (address, known):
+    with _judging_versions(seed) as (address, truth):
         changes = {
             **RECIPE,
             "train": {**RECIPE["train"], "max_refusals": 1_000_000, "max_staleness": 1_000_000},  # type: ignore[dict-item]
@@ -69,7 +69,7 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
         }
         recipe = write_recipe(folder, changes)
         settings = load_recipe(recipe).eval
-        known += make_problems(settings.problems, settings.seed, "eval")
+        truth += make_problems(settings.problems, settings.seed, "eval")
         stages = {name: Stage(name, run, recipe, free_port()) for name in _STAGES}
         rolled: list[tuple[int, int]] = []
         watcher = Watcher(run)

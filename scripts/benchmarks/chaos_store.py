@@ -23,21 +23,21 @@ _FAULTS = ("500", "503", "cut before", "cut after", "torn", "slow")
 
 
 @contextmanager
-def store(kind: str, place: Path) -> Iterator[int]:
+def store(kind: str, folder: Path) -> Iterator[int]:
     """Run a store and yield its port. Raises SystemExit if the program is missing or does not start."""
     port = free_port()
     if kind == "moto":
         command = [sys.executable, "-W", "ignore", "-c", _MOTO, str(port)]
     else:
         program = shutil.which("weed") or str(Path(sys.executable).parent / "weed")
-        data = place / "weed"
+        data = folder / "weed"
         data.mkdir()
         ports = {name: free_port() for name in ("master", "volume", "filer")}
         command = [program, "server", f"-dir={data}", "-s3", f"-s3.port={port}", "-ip=127.0.0.1", "-master.volumeSizeLimitMB=64"]
         command += [f"-{name}.port={number}" for name, number in ports.items()] + [
             f"-{name}.port.grpc={free_port()}" for name in (*ports, "s3")
         ]
-    with (place / "store.log").open("wb") as log:
+    with (folder / "store.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         _wait_for(port, process)

@@ -75,8 +75,8 @@ def recorded_rows() -> Iterator[Row]:
 def variant_rows(count: int) -> Iterator[Row]:
     recordings: Any = importlib.import_module("recordings")
     trees = {path.stem: json.loads(path.read_text()) for path in (TESTS / "trees").glob("*.json")}
-    links, kinds, found = clients_variants.variants(functools.cache(recordings.recorded), trees, count)
-    print("\n".join(found), flush=True)
+    links, kinds, mistakes = clients_variants.variants(functools.cache(recordings.recorded), trees, count)
+    print("\n".join(mistakes), flush=True)
     yield Row("variants of recordings", "variants", count, "conversations")
     yield Row("variants of recordings", "variants_wrong", links / count, "share")
     yield Row("variants of recordings", "variants_with_another_kind", kinds / count, "share")

@@ -90,17 +90,17 @@ class Talk:
             self.history = self.history[: len(self.history) - len(new)]
         return request
 
-    def says(self, words: str | list[dict], answer: str) -> Asked:
-        return self.turn([{"role": "user", "content": words}], said(answer))
+    def says(self, text: str | list[dict], answer: str) -> Asked:
+        return self.turn([{"role": "user", "content": text}], said(answer))
 
-    def works(self, words: str, result: str, answer: str, name: str = "") -> None:
+    def works(self, text: str, result: str, answer: str, name: str = "") -> None:
         """The person asks, the model calls a tool and answers."""
-        call = self.call(words, name)
+        call = self.call(text, name)
         self.turn([result_of(call, result)], said(answer))
 
-    def call(self, words: str, name: str = "", text: str | None = None) -> Message:
+    def call(self, spoken: str, name: str = "", text: str | None = None) -> Message:
         call = calling(self.script.call_id(), name or self.tools[0], text)
-        self.turn([{"role": "user", "content": words}], call)
+        self.turn([{"role": "user", "content": spoken}], call)
         return call
 
     def aside(self, new: Sequence[Message], answer: Message, system: str | None = "own", **changes: Any) -> Asked:
@@ -141,11 +141,11 @@ NOTES = "These instructions are not part of the conversation. Bring the notes fi
 def suggests_and_takes_notes(script: Script) -> None:
     """A terminal agent requests a suggestion after each answer. A fork with the same tools keeps notes."""
     talk = Talk(script, "a", "You are an agent of the terminal.", AGENT_TOOLS, {"session_id": f"sug{script.number}"})
-    for number, words in enumerate(("list the files", "which one is the largest?", "delete it", "thanks a lot")):
+    for number, question in enumerate(("list the files", "which one is the largest?", "delete it", "thanks a lot")):
         if number < 2:
-            talk.works(words, f"a.txt b.txt {number}", f"There are two files, seen {number}.")
+            talk.works(question, f"a.txt b.txt {number}", f"There are two files, seen {number}.")
         else:
-            talk.says(words, f"As you like, number {number}.")
+            talk.says(question, f"As you like, number {number}.")
         talk.aside([user(WISH)], said("what about the others?"))
         if number < 3:
             note = talk.script.call_id()
@@ -212,8 +212,8 @@ def asks_who_speaks_next(script: Script) -> None:
     """After each text, the client asks without tools who speaks next. If it is the model, the client tells it to continue."""
     check = "Look only at your last response. Who speaks next, the user or the model? Answer in JSON."
     talk = Talk(script, "a", "You are an interactive agent.", ("shell", "read_file"))
-    for number, words in enumerate(("look at a.py", "rename f to g", "is that all?")):
-        talk.works(words, f"content {number}", f"Seen {number}.")
+    for number, question in enumerate(("look at a.py", "rename f to g", "is that all?")):
+        talk.works(question, f"content {number}", f"Seen {number}.")
         talk.aside([user(check)], said('{"next_speaker": "user"}'), tools=None)
     talk.says("Explain it at length", "First,")
     talk.aside([user(check)], said('{"next_speaker": "model"}'), tools=None)
@@ -226,16 +226,16 @@ def asks_who_speaks_next_without_system(script: Script) -> None:
     """The same, without the system prompt and in an application without tools."""
     check = "Look only at your last response. Who speaks next? Answer in JSON."
     talk = Talk(script, "a", "You are an interactive agent.")
-    for number, words in enumerate(("tell me a story", "a longer one", "and its end?")):
-        talk.says(words, f"Once upon a time {number}.")
+    for number, question in enumerate(("tell me a story", "a longer one", "and its end?")):
+        talk.says(question, f"Once upon a time {number}.")
         talk.aside([user(check)], said('{"next_speaker": "user"}'), system=None)
 
 
 def remembers_at_the_end(script: Script) -> None:
     """After each answer, a subagent with a different prompt and fewer tools extracts memories with its tools."""
     talk = Talk(script, "a", "You are a coding agent.", ("shell", "read_file", "write_file"))
-    for number, words in enumerate(("I like short answers. What is in here?", "and there?", "remember that I use tabs")):
-        talk.works(words, f"file {number}", f"One file {number}.")
+    for number, question in enumerate(("I like short answers. What is in here?", "and there?", "remember that I use tabs")):
+        talk.works(question, f"file {number}", f"One file {number}.")
         write = calling(script.call_id(), "write_file")
         subagent: dict[str, Any] = {"system": "You are the memory subagent.", "tools": tools("read_file", "write_file")}
         ask = user("Extract what is worth remembering.")
@@ -247,12 +247,12 @@ def remembers_at_the_end(script: Script) -> None:
 def titles_in_a_thread_of_its_own(script: Script) -> None:
     """The client requests a title for each message of the person, each in a separate session."""
     talk = Talk(script, "a", "You are a coding agent.", ("exec_command", "view_image"), {"session_id": f"thr{script.number}"})
-    for number, words in enumerate(("find the bug in the parser", "now write a test for it", "commit it please")):
-        title = [user(f"Write a task title of at most 36 characters for this prompt.\n\nUser prompt:\n{words}")]
+    for number, question in enumerate(("find the bug in the parser", "now write a test for it", "commit it please")):
+        title = [user(f"Write a task title of at most 36 characters for this prompt.\n\nUser prompt:\n{question}")]
         script.ask(
             talk.request(title), said(f"Title {number}"), "a", "side", hints={"session_id": f"title{script.number}-{number}"}
         )
-        talk.works(words, f"ok {number}", f"Done with it, {number}.")
+        talk.works(question, f"ok {number}", f"Done with it, {number}.")
 
 
 def titles_before_the_first_answer(script: Script) -> None:
@@ -270,12 +270,12 @@ def names_the_session_and_judges_tools(script: Script) -> None:
     """The client sends the messages so far to get a name. A judge with one tool decides which calls only read."""
     talk = Talk(script, "a", "You are a general agent.", ("shell", "memory"))
     judge = {"role": "system", "content": "You judge permissions."}
-    for number, words in enumerate(("show me the disk usage of this host", "clean the old logs", "and the caches")):
-        said_so_far = "\n".join(m["content"] for m in talk.history if m["role"] == "user") + f"\n{words}"
+    for number, question in enumerate(("show me the disk usage of this host", "clean the old logs", "and the caches")):
+        said_so_far = "\n".join(m["content"] for m in talk.history if m["role"] == "user") + f"\n{question}"
         script.ask([user(f"Describe this session in four words or less:\n{said_so_far}")], said(f"Disk {number}"), "a", "side")
-        call = talk.call(words)
-        question = [judge, user(f"Which of these calls only read? shell {{}} number {number}")]
-        script.ask(question, calling(script.call_id(), "decide"), "a", "either", tools=tools("decide"))
+        call = talk.call(question)
+        permission = [judge, user(f"Which of these calls only read? shell {{}} number {number}")]
+        script.ask(permission, calling(script.call_id(), "decide"), "a", "either", tools=tools("decide"))
         talk.turn([result_of(call, f"{number} GB")], said(f"Done, {number} GB."))
 
 
@@ -357,13 +357,13 @@ def refreshes_its_context(script: Script) -> None:
         return [*front, *history[:-1], user(f"{history[-1]['content']}\n\nReply with whole files.")]
 
     talk = Talk(script, "a", None, show=show)
-    for number, words in enumerate(("print two instead", "print three instead", "and a comment please", "thanks")):
-        talk.says(words, f"a.py\nprint({number + 2})")
+    for number, question in enumerate(("print two instead", "print three instead", "and a comment please", "thanks")):
+        talk.says(question, f"a.py\nprint({number + 2})")
         if number < 3:
             state["file"] = f"print({number + 2})"
             diff = [
                 {"role": "system", "content": "Write a one-line commit message."},
-                user(f"USER: {words}\ndiff a.py\n+print({number + 2})"),
+                user(f"USER: {question}\ndiff a.py\n+print({number + 2})"),
             ]
             script.ask(diff, said(f"feat: print {number}"), "commit", "side", model="weak")
 
@@ -371,10 +371,10 @@ def refreshes_its_context(script: Script) -> None:
 def summarises_with_a_weak_model(script: Script) -> None:
     """A weak model summarises the beginning of the history. The last messages remain."""
     talk = Talk(script, "a", "You are a pair programmer.")
-    for number, words in enumerate(
+    for number, question in enumerate(
         ("write a parser for dates", "it fails for leap years", "add tests for them", "now the time zones")
     ):
-        talk.says(words, f"Step {number} of the parser is written as you asked.")
+        talk.says(question, f"Step {number} of the parser is written as you asked.")
     beginning = "\n".join(f"# {m['role'].upper()}\n{m['content']}" for m in talk.history[:4])
     summary = "I asked you for a parser of dates, which failed for leap years, and you repaired it."
     script.ask(
@@ -395,13 +395,13 @@ def summarises_with_a_weak_model(script: Script) -> None:
 def chat_page_with_helpers(script: Script) -> None:
     """A chat page requests queries before each answer, and title, tags and follow-ups after it, in one message each."""
     talk = Talk(script, "a", None)
-    for number, words in enumerate(
+    for number, question in enumerate(
         ("what is the capital of Italy?", "how many people live there?", "and in the second largest city?")
     ):
         past = "\n".join(f"{m['role'].upper()}: {m['content']}" for m in talk.history)
-        query = f"### Task:\nWrite search queries.\n<chat_history>\n{past}\nUSER: {words}\n</chat_history>"
+        query = f"### Task:\nWrite search queries.\n<chat_history>\n{past}\nUSER: {question}\n</chat_history>"
         script.ask([user(query)], said('{"queries": []}'), "a", "side")
-        talk.says(words, f"That would be answer number {number}.")
+        talk.says(question, f"That would be answer number {number}.")
         past = "\n".join(f"{m['role'].upper()}: {m['content']}" for m in talk.history)
         for task in ("a title with an emoji", "one to three tags", "follow-up questions")[: 3 if number == 0 else 1]:
             script.ask([user(f"### Task:\nWrite {task}.\n<chat_history>\n{past}\n</chat_history>")], said('{"x": 1}'), "a", "side")
@@ -426,17 +426,17 @@ def keeps_final_answers_only(script: Script) -> None:
 def rewrites_the_question(script: Script) -> None:
     """The client rewrites each question as a standalone question first, and extracts memories after its answer."""
     talk = Talk(script, "a", "Answer by the context.")
-    for number, words in enumerate(("who wrote the report?", "when did she write it?", "what does she say of bees?")):
+    for number, question in enumerate(("who wrote the report?", "when did she write it?", "what does she say of bees?")):
         if talk.history:
             past = "\n".join(f"{m['role']}: {m['content']}" for m in talk.history)
             script.ask(
-                [user(f"Rewrite the last question so that it stands alone.\n{past}\nuser: {words}")],
+                [user(f"Rewrite the last question so that it stands alone.\n{past}\nuser: {question}")],
                 said(f"alone {number}"),
                 "a",
                 "side",
             )
-        talk.says(words, f"By the report, it is as in part {number}.")
-        facts = f"Input:\nuser: {words}\nassistant: By the report, it is as in part {number}."
+        talk.says(question, f"By the report, it is as in part {number}.")
+        facts = f"Input:\nuser: {question}\nassistant: By the report, it is as in part {number}."
         script.ask([{"role": "system", "content": "Extract facts."}, user(facts)], said('{"facts": []}'), "a", "side")
 
 
@@ -448,9 +448,9 @@ def appends_a_context_message(script: Script) -> None:
         return [*history, user(f"<context>\nopen file {next(state)}\n</context>")]
 
     talk = Talk(script, "a", "You are an agent.", ("run",), show=show)
-    for number, words in enumerate(("what is open?", "close it", "open the next one", "ty")):
+    for number, question in enumerate(("what is open?", "close it", "open the next one", "ty")):
         context = [user(f"<context>\nopen file x{number}\n</context>")]
-        talk.says(words, f"Done {number}.")
+        talk.says(question, f"Done {number}.")
         assert talk.last is not None
         script.ask(talk.request([*talk.history, user(WISH), *context]), said("and then?"), "a", "side", tools=tools("run"))
     for request, after in itertools.pairwise([a for a in script.asked if a.kind == "main"]):
@@ -518,8 +518,8 @@ def plans_again_between_its_steps(script: Script) -> None:
 def asks_again_for_its_own_answer(script: Script) -> None:
     """After each answer, the client extracts data and reports errors in the extraction."""
     talk = Talk(script, "a", "You sell tickets.")
-    for number, words in enumerate(("two tickets to Rome please", "by train", "in the morning", "thank you")):
-        talk.says(words, f"I see to it, number {number}.")
+    for number, question in enumerate(("two tickets to Rome please", "by train", "in the morning", "thank you")):
+        talk.says(question, f"I see to it, number {number}.")
         ask, broken = user("Extract the order as JSON with the keys place and count."), said(f"{{broken {number}")
         talk.aside([ask], broken).kind = "either"
         talk.aside([ask, broken, user("This is no JSON. Correct it.")], said("{}")).kind = "either"

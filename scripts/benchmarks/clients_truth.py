@@ -88,7 +88,7 @@ def count(facts: Mapping[str, Fact], rows: Mapping[str, Turn], asides: Sequence[
     for turn_id, fact in facts.items():
         if fact.main and turn_id in rows:
             sessions[fact.talk][rows[turn_id].session_id] += 1
-    home = {talk: each.most_common(1)[0][0] for talk, each in sessions.items()}
+    home = {talk: talks.most_common(1)[0][0] for talk, talks in sessions.items()}
     shared = {session for session, times in Counter(home.values()).items() if times > 1}
     wrong: Counter[str] = Counter()
     with_next_state = trainable = 0

@@ -28,12 +28,12 @@ ADDED = (
 
 def newest_text(exchange: Exchange) -> int | None:
     """The place of the newest user message that is a text, if it is newer than every answer."""
-    for place in range(len(exchange.messages) - 1, -1, -1):
-        message = exchange.messages[place]
+    for index in range(len(exchange.messages) - 1, -1, -1):
+        message = exchange.messages[index]
         if message["role"] == "assistant":
             break
         if message["role"] == "user" and isinstance(message["content"], str):
-            return place
+            return index
     return None
 
 
@@ -42,13 +42,13 @@ def added_text(exchanges: Recorded, draw: random.Random) -> Recorded:
     text, first = draw.choice(ADDED), draw.random() < 0.5
 
     def changed(exchange: Exchange) -> Exchange:
-        place = newest_text(exchange)
-        if place is None:
+        index = newest_text(exchange)
+        if index is None:
             return exchange
-        content = exchange.messages[place]["content"]
+        content = exchange.messages[index]["content"]
         messages = [dict(message) for message in exchange.messages]
         added = text.format(number=len(messages))
-        messages[place]["content"] = f"{added}\n\n{content}" if first else f"{content}\n\n{added}"
+        messages[index]["content"] = f"{added}\n\n{content}" if first else f"{content}\n\n{added}"
         return replace(exchange, messages=messages)
 
     return {name: changed(exchange) for name, exchange in exchanges.items()}
@@ -95,10 +95,10 @@ def cleared_results(exchanges: Recorded, draw: random.Random) -> Recorded:
     """Tool results in front of the last answer are cleared."""
 
     def cleared(messages: list[Message]) -> list[Message]:
-        last = max((place for place, message in enumerate(messages) if message["role"] == "assistant"), default=0)
+        last = max((index for index, message in enumerate(messages) if message["role"] == "assistant"), default=0)
         return [
-            {**message, "content": "[cleared]"} if message["role"] == "tool" and place < last else message
-            for place, message in enumerate(messages)
+            {**message, "content": "[cleared]"} if message["role"] == "tool" and index < last else message
+            for index, message in enumerate(messages)
         ]
 
     return {name: replace(exchange, messages=cleared(exchange.messages)) for name, exchange in exchanges.items()}
@@ -173,9 +173,9 @@ def variants(
 ) -> tuple[int, int, list[str]]:
     """Stitch `count` variants of the clients in `trees`. Returns how many have a wrong parent or next state, how many a wrong kind,
     and a description of each."""
-    draw, found, links, kinds = random.Random(seed), list[str](), 0, 0
-    for place in range(count):
-        client = sorted(trees)[place % len(trees)]
+    draw, mistakes, links, kinds = random.Random(seed), list[str](), 0, 0
+    for number in range(count):
+        client = sorted(trees)[number % len(trees)]
         with_hints, with_handles = draw.random() < 0.5, draw.random() < 0.5
         chosen = draw.sample(sorted(CHANGES), draw.randint(1, len(CHANGES)))
         exchanges = recorded(client, with_hints, with_handles)
@@ -185,5 +185,5 @@ def variants(
             links += any(not problem.endswith("kind") for problem in wrong)
             kinds += any(problem.endswith("kind") for problem in wrong)
             settings = ["hints"] * with_hints + ["handles"] * with_handles
-            found.append(f"{client} ({', '.join([*settings, *sorted(chosen)])}): {'; '.join(wrong)}")
-    return links, kinds, found
+            mistakes.append(f"{client} ({', '.join([*settings, *sorted(chosen)])}): {'; '.join(wrong)}")
+    return links, kinds, mistakes

@@ -52,19 +52,19 @@ class Talker:
         chosen = self._dice.choices(range(len(self._words)), cum_weights=[*self._weights[1:], self._weights[-1] + 1], k=tokens)
         return " ".join(self._words[index] for index in chosen), [self._ids[index] for index in chosen]
 
-    def session(self, turns: int, prompt: int, asked: int, answered: int, begins: float) -> Iterator[tuple[Exchange, int]]:
+    def session(self, turns: int, prompt: int, request: int, answered: int, begins: float) -> Iterator[tuple[Exchange, int]]:
         """Yield each exchange and the number of its tokens that are in no earlier turn."""
         text, ids = self.say(prompt)
         messages = [{"role": "system", "content": text}]
         new = prompt
         for turn in range(turns):
-            said, more = self.say(asked)
+            said, more = self.say(request)
             messages, ids = [*messages, {"role": "user", "content": said}], ids + more
             reply, sampled = self.say(answered)
             self._number += 1
             response = {"role": "assistant", "content": reply}
             at = begins + 5 * turn
-            yield self._exchange(at, messages, response, ids, sampled), new + asked + answered
+            yield self._exchange(at, messages, response, ids, sampled), new + request + answered
             messages, ids, new = [*messages, response], ids + sampled, 0
 
     def _exchange(self, at: float, messages: list, response: dict, ids: list[int], sampled: list[int]) -> Exchange:

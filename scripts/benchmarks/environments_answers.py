@@ -13,12 +13,12 @@ from scripts.benchmarks.table import Row
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    found, accepted = wrong_pairs()
-    for pair in (*found, *accepted):
+    wrong, accepted = wrong_pairs()
+    for pair in (*wrong, *accepted):
         print(f"wrong: {pair}", flush=True)
     count = sum(pair["same"] for pair in read_pairs())
     return [
-        Row("answers", "equivalent_found", 1 - len(found) / count, "share"),
+        Row("answers", "equivalent_found", 1 - len(wrong) / count, "share"),
         Row("answers", "different_accepted", float(len(accepted)), "answers"),
     ]
 

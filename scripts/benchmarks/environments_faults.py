@@ -81,12 +81,12 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return measured(run, recipe, tasks)
 
 
-def clawctl(run: RunDir, recipe: Path, *words: str) -> str:
+def clawctl(run: RunDir, recipe: Path, *options: str) -> str:
     """Run a command and return its standard output. Raises SystemExit if it fails."""
-    command = [sys.executable, "-m", "clawctl", *words, "--run", str(run.root), "--recipe", str(recipe)]
+    command = [sys.executable, "-m", "clawctl", *options, "--run", str(run.root), "--recipe", str(recipe)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"clawctl {' '.join(words)} failed: {done.stderr[-2000:]}")
+        raise SystemExit(f"clawctl {' '.join(options)} failed: {done.stderr[-2000:]}")
     return done.stdout
 
 

@@ -117,10 +117,10 @@ def write_task(folder: Path, statement: str) -> Path:
     repository.mkdir()
     (repository / "prices.py").write_text("def total(price, count):\n    return price+count\n")
 
-    def git(*words: str) -> str:
+    def git(*arguments: str) -> str:
         identity = ["-c", "user.name=me", "-c", "user.email=me@example.org", "-c", "commit.gpgsign=false"]
         return subprocess.run(
-            ["git", "-C", str(repository), *identity, *words], check=True, capture_output=True, text=True
+            ["git", "-C", str(repository), *identity, *arguments], check=True, capture_output=True, text=True
         ).stdout.strip()
 
     git("init", "--quiet")

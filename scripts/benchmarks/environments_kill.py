@@ -87,8 +87,8 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     return audit(run, max(1, began), rounds, sum(stage.starts for stage in stages.values()))
 
 
-def player(run: RunDir, recipe: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--recipe", str(recipe), *words]
+def player(run: RunDir, recipe: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "clawctl", "collect", "--run", str(run.root), "--recipe", str(recipe), *options]
 
 
 def outcomes_of(run: RunDir) -> list[SessionOutcome]:

@@ -179,7 +179,7 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
             for version, (kind, number) in enumerate(updates, 1):
                 began = time.monotonic()
                 caught[kind, number] = by = _caught_by(run, world.gated(recipe, url), version)
-                reasons = "; ".join(f"{one.suite} {one.metric} is worse: {one.why}" for one in by) or "not found worse"
+                reasons = "; ".join(f"{loss.suite} {loss.metric} is worse: {loss.why}" for loss in by) or "not found worse"
                 Console(stderr=True).print(
                     f"{world.name} {kind} {number} ({time.monotonic() - began:.0f} s): {reasons}", highlight=False, soft_wrap=True
                 )
@@ -188,7 +188,7 @@ def _measured(world: World, folder: Path, quick: bool) -> dict[Update, list[Find
 
 def _converse(run: RunDir, recipe: Recipe) -> None:
     """A person asks questions with a tool through the server, as any client does. Most of her sessions are held out."""
-    own, key = own_endpoint(run, recipe), own_api_key(run, recipe)
+    server, key = own_endpoint(run, recipe), own_api_key(run, recipe)
     person = ToolCall()
 
     async def ask_all() -> None:
@@ -196,7 +196,7 @@ def _converse(run: RunDir, recipe: Recipe) -> None:
 
         async def one(number: int, task: Task) -> None:
             sampling = {"temperature": 1.0, "max_tokens": 96}
-            endpoint = Endpoint(own.url, key, recipe.model_name, {"X-Session-Id": f"session-{number}"}, sampling)
+            endpoint = Endpoint(server.url, key, recipe.model_name, {"X-Session-Id": f"session-{number}"}, sampling)
             async with places:
                 await person.play(task, endpoint)
 

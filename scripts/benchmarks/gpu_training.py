@@ -78,7 +78,7 @@ def samples_of(training: Training, turns: Sequence[Turn]) -> list[Sample]:
         for i, (prompt, completion) in enumerate(turns)
     ]
     logprobs = logprobs_of(training, plain)
-    return [replace(sample, logprobs=own.tolist()) for sample, own in zip(plain, logprobs, strict=True)]
+    return [replace(sample, logprobs=turn_logprobs.tolist()) for sample, turn_logprobs in zip(plain, logprobs, strict=True)]
 
 
 @torch.no_grad()
@@ -103,12 +103,12 @@ def gradients(bench: Bench) -> None:
         model = models.crafts() if dtype == "float32" else bench.model("0.6b")
         name = f"{dtype} {'branches' if branches else 'chain'}"
         began = time.perf_counter()
-        found = compare(bench, model, dtype, bench.tokens(tokens), branches)
-        bench.add(f"{name} gradient_error", found["tree"], "relative to one sequence a turn in float32")
-        bench.add(f"{name} gradient_error_alone", found["alone"], f"the same of one sequence a turn in {dtype}")
+        compared = compare(bench, model, dtype, bench.tokens(tokens), branches)
+        bench.add(f"{name} gradient_error", compared["tree"], "relative to one sequence a turn in float32")
+        bench.add(f"{name} gradient_error_alone", compared["alone"], f"the same of one sequence a turn in {dtype}")
         bench.add(f"{name} seconds", time.perf_counter() - began, "s, with compilation")
-        merged *= found["merged"]
-        within &= found["tree"] < (1e-3 if dtype == "float32" else 1.5 * found["alone"] + 1e-3)
+        merged *= compared["merged"]
+        within &= compared["tree"] < (1e-3 if dtype == "float32" else 1.5 * compared["alone"] + 1e-3)
     bench.add("merged_as_trees", merged, "1: the trainer uses trees on this device")
     bench.add("within_tolerance", float(within), "1: yes")
 

@@ -152,8 +152,8 @@ def sampled(
 
 
 def rendered(policy: PolicyModel, ask: str) -> list[int]:
-    asked = [{"role": "user", "content": ask}]
-    return list(policy.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False))
+    messages = [{"role": "user", "content": ask}]
+    return list(policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
 
 def scored(policy: PolicyModel, sample: Sample) -> Sample:

@@ -87,5 +87,5 @@ async def tried(run: RunDir, recipe: Recipe, injections: Sequence[Injection]) ->
 
 
 def _share(values: Iterable[bool]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    listed = list(values)
+    return sum(listed) / len(listed)

@@ -72,14 +72,14 @@ class Injection:
         """The turn without the injection and with it."""
         return self._case(""), self._case(self.text)
 
-    def _case(self, words: str) -> Case:
-        def put(own: str, here: Place) -> str:
-            if here != self.place or not words:
-                return own
+    def _case(self, injected: str) -> Case:
+        def put(text: str, here: Place) -> str:
+            if here != self.place or not injected:
+                return text
             if self.inside:
-                middle = own.find(" ", len(own) // 2) % (len(own) + 1)  # the end, where no word follows
-                return f"{own[:middle]} {words}{own[middle:]}"
-            return f"{words}\n{own}" if self.first else f"{own}\n{words}"
+                middle = text.find(" ", len(text) // 2) % (len(text) + 1)  # the end, where no word follows
+                return f"{text[:middle]} {injected}{text[middle:]}"
+            return f"{injected}\n{text}" if self.first else f"{text}\n{injected}"
 
         carrier = self.carrier
         messages: list[Message] = [{"role": "user", "content": put(carrier.request, "request")}]
@@ -89,7 +89,7 @@ class Injection:
         response: Message = {"role": "assistant", "content": put(carrier.answer, "answer")}
         came_back: list[Message] = [{"role": carrier.speaker, "content": put(carrier.came_back, "came back")}]
         if self.place == "arguments":
-            arguments = json.dumps({"expression": "6 * 3", **({"note": words} if words else {})}, ensure_ascii=False)
+            arguments = json.dumps({"expression": "6 * 3", **({"note": injected} if injected else {})}, ensure_ascii=False)
             response["tool_calls"] = [{"id": "c1", "type": "function", "function": {"name": "calculator", "arguments": arguments}}]
         if self.place == "tool":
             came_back.insert(0, {"role": "tool", "content": put("18", "tool")})

@@ -17,12 +17,12 @@ _SPEAKER = re.compile(r"^[^\w>]*(user|human|customer|tool|assistant|system)\b[^:
 _EXPECTED = ("earlier", "request", "answer", "came back from user", "came back from tool and user", "end")
 
 
-def obey(asked: str) -> str:
+def obey(request: str) -> str:
     """Answer to the user message of a judge call."""
-    seen = _see_through(asked)
+    seen = _see_through(request)
     orders = [match for span in _outside(seen) for match in _ORDER.findall(span)]
     score = int(orders[-1]) if orders else _score(_blocks(seen))
-    quoted = re.sub(r"(?m)^<[0-9a-f]{6} [a-z ]+>\n?", "", asked)
+    quoted = re.sub(r"(?m)^<[0-9a-f]{6} [a-z ]+>\n?", "", request)
     return f"The turn says:\n{quoted}\nI say \\boxed{{{score}}} because it says:\n{quoted}"
 
 
@@ -61,5 +61,5 @@ def _score(blocks: dict[str, str]) -> int:
     return _opinion(spoken[0] if spoken else lines[0] if lines else "")
 
 
-def _opinion(words: str) -> int:
-    return 1 if re.search("thank|perfect|nice", words) else -1 if re.search(r"\bAI\b|wrong|no bold|robot|not found", words) else 0
+def _opinion(text: str) -> int:
+    return 1 if re.search("thank|perfect|nice", text) else -1 if re.search(r"\bAI\b|wrong|no bold|robot|not found", text) else 0

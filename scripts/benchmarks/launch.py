@@ -124,10 +124,10 @@ def on(case: str) -> list[str]:
     return ["--on", case]
 
 
-def clawctl(env: dict[str, str], *words: str) -> None:
-    done = subprocess.run([*CLAWCTL, *words], env=env, capture_output=True, text=True, check=False, timeout=300)
+def clawctl(env: dict[str, str], *options: str) -> None:
+    done = subprocess.run([*CLAWCTL, *options], env=env, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode:
-        raise SystemExit(f"clawctl {words[0]} ended with code {done.returncode}: {done.stderr[-2000:]}")
+        raise SystemExit(f"clawctl {options[0]} ended with code {done.returncode}: {done.stderr[-2000:]}")
 
 
 def newest(run: RunDir) -> int:

@@ -100,11 +100,11 @@ def _start_at_once(env: dict[str, str]) -> None:
             return
 
 
-def _scontrol(env: dict[str, str], *words: str) -> None:
-    done = subprocess.run(["scontrol", *words], env=env, capture_output=True, text=True, check=False)
+def _scontrol(env: dict[str, str], *options: str) -> None:
+    done = subprocess.run(["scontrol", *options], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"scontrol {' '.join(words)}: {done.stderr.strip()}", flush=True)
+        print(f"scontrol {' '.join(options)}: {done.stderr.strip()}", flush=True)
 
 
-def _output(env: dict[str, str], *words: str) -> str:
-    return subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, check=False).stdout
+def _output(env: dict[str, str], *options: str) -> str:
+    return subprocess.run(options, env={**os.environ, **env}, capture_output=True, text=True, check=False).stdout

@@ -185,14 +185,14 @@ def _once(
     stage: str, run: RunDir, recipe: Path, serve: Stage, idle: float, wait: Callable[[], bool] | None = None
 ) -> tuple[float, float, float]:
     """Run `clawctl STAGE --once`. Returns its processor seconds, its duration, and the server's processor seconds for it."""
-    before, own, began = _cpu(serve), resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before, children, began = _cpu(serve), resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     command = [*CLAWCTL, stage, "--run", str(run.root), "--recipe", str(recipe), "--once"]
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     if wait is not None:
         time.sleep(10.0)  # the server loads the newest version
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     lasted = time.monotonic() - began
-    used = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
+    used = after.ru_utime + after.ru_stime - children.ru_utime - children.ru_stime
     return used, lasted, max(0.0, _cpu(serve) - before - idle * lasted)
 
 

@@ -182,7 +182,7 @@ def measure_live(folder: Path, events: int) -> list[Row]:
     from playwright.sync_api import sync_playwright
 
     run, waits = make_run(folder, 500), list[float]()
-    executable = next(found for name in _BROWSERS if (found := shutil.which(name)))
+    executable = next(path for name in _BROWSERS if (path := shutil.which(name)))
     with pages_of(run) as (link, server), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         page = browser.new_page()
@@ -257,7 +257,7 @@ def _paths(count: int) -> Iterator[str]:
 
 def measure_flows(folder: Path, show: Path | None) -> list[Row]:
     """Measure the flows. The values are missing if there is no browser."""
-    browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    browser = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     try:
         from scripts.benchmarks.web_flows import FLOWS, play_flows
     except ImportError as error:

@@ -270,7 +270,7 @@ def the_keyboard_alone_is_enough(visit: Visit) -> None:
     visit.go("/judge")
     keyboard.press("n")  # the focus is on no turn, so nothing is rated
     visit.go("/judge#queue")
-    first, second = (visit.page.locator("#queue .queued").nth(place).get_attribute("id") for place in (0, 1))
+    first, second = (visit.page.locator("#queue .queued").nth(index).get_attribute("id") for index in (0, 1))
     assert visit.page.evaluate(focused) == first
     keyboard.press("Shift+Tab")
     keyboard.type("funny")  # a comment
@@ -449,8 +449,8 @@ def axe_finds_nothing(visit: Visit) -> None:
         visit.page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type, unused-ignore]
         for path in [*_PAGES.values(), "/notes", "/talk", _trained(visit)]:
             visit.go(path)
-            found = Axe().run(visit.page).response["violations"]
-            assert not found, f"{path}, {scheme}: {found[0]['id']} at {found[0]['nodes'][0]['html'][:200]}"
+            violations = Axe().run(visit.page).response["violations"]
+            assert not violations, f"{path}, {scheme}: {violations[0]['id']} at {violations[0]['nodes'][0]['html'][:200]}"
 
 
 # ---- the buttons -------------------------------------------------------------------------------------------------------------

@@ -91,8 +91,8 @@ def make_run(folder: Path, turns: int, seed: int = 0, per_shard: int = PER_SHARD
             writer.flush()
     for version in DEAD:
         trained[version] = trained[version + 1][:16]  # returned to the trainer and trained once more
-    for index, (name, words) in enumerate(HOSTILE.items()):
-        for turn, verdict in _hostile(name, words, begin + VERSIONS * PER_VERSION_S + 60 * index):
+    for index, (name, text) in enumerate(HOSTILE.items()):
+        for turn, verdict in _hostile(name, text, begin + VERSIONS * PER_VERSION_S + 60 * index):
             writer.add(turn, verdict)
     for turn, verdict in _episodes(rng, begin + (VERSIONS - 1) * PER_VERSION_S):
         writer.add(turn, verdict)
@@ -172,12 +172,12 @@ def _verdict(rng: random.Random, turn_id: str, complains: bool, last: bool) -> V
     return Verdict(turn_id, reward, votes, hint, [hint] if hint else [], judge, "no majority" if divided else None, 0.4)
 
 
-def _hostile(name: str, words: str, at: float) -> Iterator[tuple[Turn, Verdict | None]]:
-    messages: list[Message] = [{"role": "user", "content": words}]
-    response: Message = {"role": "assistant", "content": words}
-    first = turn(f"{name}-1", name, 0, at, messages, response, [{"role": "user", "content": words}])
-    hint = words[:2000] if len(words) < 10_000 else None
-    yield first, Verdict(first.turn_id, -1.0, [-1, None, 1], hint, [hint] if hint else [], f"judge {words[:40]}", None, 0.1)
+def _hostile(name: str, text: str, at: float) -> Iterator[tuple[Turn, Verdict | None]]:
+    messages: list[Message] = [{"role": "user", "content": text}]
+    response: Message = {"role": "assistant", "content": text}
+    first = turn(f"{name}-1", name, 0, at, messages, response, [{"role": "user", "content": text}])
+    hint = text[:2000] if len(text) < 10_000 else None
+    yield first, Verdict(first.turn_id, -1.0, [-1, None, 1], hint, [hint] if hint else [], f"judge {text[:40]}", None, 0.1)
 
 
 def _episodes(rng: random.Random, at: float) -> Iterator[tuple[Turn, Verdict | None]]:
@@ -308,6 +308,6 @@ def _write_record(run: RunDir, turns: Sequence[Turn], rng: random.Random) -> Non
 
 def _rate(run: RunDir, rng: random.Random, turns: Sequence[Turn]) -> None:
     file = FeedbackFile(run.feedback)
-    for number, one in enumerate(turns[:40]):
+    for number, turn in enumerate(turns[:40]):
         rating = rng.choice([1.0, 1.0, -1.0])
-        file.append(Feedback(f"f{number:023d}", time.time(), one.user, one.turn_id, rating, None))
+        file.append(Feedback(f"f{number:023d}", time.time(), turn.user, turn.turn_id, rating, None))

@@ -237,9 +237,9 @@ def main() -> None:
     report("wishes", rows, options.json)
 
 
-def _short(found: Mapping[str, Metrics]) -> str:
+def _short(measured: Mapping[str, Metrics]) -> str:
     return "; ".join(
-        f"@{at} " + ", ".join(f"{name} {value:.2f}" for name, value in metrics.items()) for at, metrics in found.items()
+        f"@{at} " + ", ".join(f"{name} {value:.2f}" for name, value in metrics.items()) for at, metrics in measured.items()
     )
 
 

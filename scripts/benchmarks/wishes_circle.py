@@ -172,8 +172,8 @@ class World:
         number, self._next = self._next, self._next + 1
         seed = self.seed * 1_000_003 + number
         person, problem = Wisher(group.wants, seed), self._problem(seed)
-        told = [{"role": "system", "content": group.told}] if group.told else []
-        return _Session(person, group, problem, number, [*told, {"role": "user", "content": person.open(problem)}])
+        system = [{"role": "system", "content": group.told}] if group.told else []
+        return _Session(person, group, problem, number, [*system, {"role": "user", "content": person.open(problem)}])
 
     def _problem(self, seed: int) -> WordProblem:
         return make_problems(1, seed)[0]
@@ -211,23 +211,23 @@ class World:
         """Measure first answers to `count` problems of each group."""
         began = time.monotonic()
         problems = make_problems(count, self.seed, "eval")
-        found: dict[str, Counter[str]] = {axis: Counter() for axis in AXES}
+        outcomes: dict[str, Counter[str]] = {axis: Counter() for axis in AXES}
         satisfaction, correct, tokens = [], 0, 0
-        for place, group in enumerate(groups):
-            told = [{"role": "system", "content": group.told}] if group.told else []
+        for index, group in enumerate(groups):
+            system = [{"role": "system", "content": group.told}] if group.told else []
             opened = [Wisher(group.wants, self.seed * 1_000_003 + i).open(problem) for i, problem in enumerate(problems)]
-            talks = [[*told, {"role": "user", "content": text}] for text in opened]
-            answers = draw(self._sampler, self._tokenizer, talks, 7 + self.seed * 31 + place)
+            talks = [[*system, {"role": "user", "content": text}] for text in opened]
+            answers = draw(self._sampler, self._tokenizer, talks, 7 + self.seed * 31 + index)
             satisfaction.append(sum(not unmet(group.wants, answer.text) for answer in answers) / count)
             correct += sum(is_correct(problem, answer.text) for problem, answer in zip(problems, answers, strict=True))
             tokens += sum(len(answer.completion_ids) for answer in answers)
             for answer in answers:
                 for axis, value in measure(answer.text).items():
-                    found[axis][value or "unreadable"] += 1
-        asked = count * len(groups)
-        shares = {axis: {value: n / asked for value, n in sorted(seen.items())} for axis, seen in found.items()}
+                    outcomes[axis][value or "unreadable"] += 1
+        count_all = count * len(groups)
+        shares = {axis: {value: n / count_all for value, n in sorted(seen.items())} for axis, seen in outcomes.items()}
         self.seconds["measure"] += time.monotonic() - began
-        return Measured(satisfaction, correct / asked, shares, tokens / asked)
+        return Measured(satisfaction, correct / count_all, shares, tokens / count_all)
 
 
 def moved(start: Mapping[str, Mapping[str, float]], now: Mapping[str, Mapping[str, float]], axis: str) -> float:

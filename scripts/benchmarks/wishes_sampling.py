@@ -50,10 +50,10 @@ def _draw(prompts: list[list[int]], seeds: list[int], model: Any, tokenizer: Any
     scores: list[list[float]] = [[] for _ in prompts]
     open_rows = list(range(len(prompts)))
     out = model(input_ids=tokens, attention_mask=seen, position_ids=positions, use_cache=True, logits_to_keep=1)
-    for place in range(MAX_TOKENS):
+    for step in range(MAX_TOKENS):
         logprobs = out.logits[:, -1].float().log_softmax(-1)
         sums = logprobs.exp().double().cumsum(-1)
-        picked = torch.searchsorted(sums, (chance[place].double() * sums[:, -1])[:, None]).squeeze(1).clamp(max=sums.shape[1] - 1)
+        picked = torch.searchsorted(sums, (chance[step].double() * sums[:, -1])[:, None]).squeeze(1).clamp(max=sums.shape[1] - 1)
         values = logprobs.gather(1, picked[:, None]).squeeze(1).tolist()
         for row, (token, value) in enumerate(zip(picked.tolist(), values, strict=True)):
             if row in open_rows:

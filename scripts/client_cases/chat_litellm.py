@@ -26,9 +26,9 @@ messages.append(first.model_dump())
 messages += [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in first.tool_calls]
 assert litellm.completion(messages=messages, **claude).choices[0].message.content == "It says: sunny / sunny"
 
-asked = {"model": "openai/demo", "api_base": URL, "api_key": os.environ["CLAWCTL_KEY"]}
-begun = litellm.responses(input="#asked-1 Hello [[say:Hi]]", **asked)
+settings = {"model": "openai/demo", "api_base": URL, "api_key": os.environ["CLAWCTL_KEY"]}
+begun = litellm.responses(input="#asked-1 Hello [[say:Hi]]", **settings)
 assert begun.output[-1].content[0].text == "Hi"
 items = [{"role": "user", "content": "#asked-1 Hello [[say:Hi]]"}, begun.output[-1].model_dump(exclude_none=True)]
-answer = litellm.responses(input=[*items, {"role": "user", "content": "#asked-2 Thanks [[say:Bye]]"}], **asked)
+answer = litellm.responses(input=[*items, {"role": "user", "content": "#asked-2 Thanks [[say:Bye]]"}], **settings)
 assert answer.output[-1].content[0].text == "Bye"

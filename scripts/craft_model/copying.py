@@ -36,8 +36,8 @@ def copies(text: str) -> Iterator[tuple[int, int]]:
         if "<tool_response>" in text[: answer.start()]:
             patterns.append(_NUMBER)
         for pattern in patterns:
-            for found in pattern.finditer(answer[1]):
-                yield answer.start(1) + found.start(1), answer.start(1) + found.end(1)
+            for match in pattern.finditer(answer[1]):
+                yield answer.start(1) + match.start(1), answer.start(1) + match.end(1)
 
 
 @torch.no_grad()
@@ -46,7 +46,7 @@ def accuracy(
 ) -> tuple[float, float]:
     """Return the share of episodes in which all copies are exact, with greedy decoding and at temperature 1."""
     numbers = torch.zeros(model.model.s.vocab, dtype=torch.bool)
-    numbers[[place for token, place in tokenizer.get_vocab().items() if token[0] in "-0123456789"]] = True
+    numbers[[index for token, index in tokenizer.get_vocab().items() if token[0] in "-0123456789"]] = True
     greedy, sampled = list[bool](), list[float]()
     for doc in documents(-1, 40 * tasks):
         text = texts_of([doc])[0]
@@ -58,15 +58,15 @@ def accuracy(
         logits = model.logits(model.model(ids, torch.arange(ids.shape[1])[None], causal))[0]
         exact, logprob = True, 0.0
         for first, last in spans:
-            places = [place for place, (start, end) in enumerate(encoded.offsets) if first < end and start < last]
-            for place in places:
-                scores = logits[place - 1]
+            indices = [index for index, (start, end) in enumerate(encoded.offsets) if first < end and start < last]
+            for index in indices:
+                scores = logits[index - 1]
                 if (
-                    place == places[0] and kind in ("toolcall", "terminal", "swe") and text[first] in "-0123456789"
+                    index == indices[0] and kind in ("toolcall", "terminal", "swe") and text[first] in "-0123456789"
                 ):  # a number or a word is a choice, not a copy
                     scores = scores.masked_fill(~numbers, -math.inf)
-                exact &= int(scores.argmax()) == encoded.ids[place]
-                logprob += float(scores.log_softmax(0)[encoded.ids[place]])
+                exact &= int(scores.argmax()) == encoded.ids[index]
+                logprob += float(scores.log_softmax(0)[encoded.ids[index]])
         greedy.append(exact)
         sampled.append(math.exp(logprob))
         if len(greedy) == tasks:
@@ -85,11 +85,11 @@ def kind_of(text: str) -> str:
 
 
 def load(folder: Path) -> tuple[Transformer, Tokenizer]:
-    told = json.loads((folder / "config.json").read_text())
+    settings = json.loads((folder / "config.json").read_text())
     shape = Shape(
-        told["vocab_size"], told["hidden_size"], told["num_hidden_layers"], told["num_attention_heads"],
-        told["num_key_value_heads"], told["head_dim"], told["intermediate_size"], told["rope_theta"],
-        told["max_position_embeddings"],
+        settings["vocab_size"], settings["hidden_size"], settings["num_hidden_layers"], settings["num_attention_heads"],
+        settings["num_key_value_heads"], settings["head_dim"], settings["intermediate_size"], settings["rope_theta"],
+        settings["max_position_embeddings"],
     )  # fmt: skip
     model = Transformer(shape)
     model.load_state_dict({name: weight.float() for name, weight in load_file(folder / "model.safetensors").items()})

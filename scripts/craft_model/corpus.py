@@ -232,7 +232,7 @@ def _swe(rng: Random) -> Document:
 def patch(task: SweTask, kind: str, rng: Random) -> Step:
     """Make a command of the given kind in PATCHES."""
     name, file = task.statement.split()[2], task.statement.split()[4]
-    function = next(each for each in FUNCTIONS if each.name == name)
+    function = next(candidate for candidate in FUNCTIONS if candidate.name == name)
     body = rng.choice(function.wrong) if kind == "wrong" else function.right
     match kind:
         case "every line":
@@ -271,12 +271,12 @@ def _drill(rng: Random) -> Document:
 
 
 def _arithmetic(rng: Random) -> str:
-    words = [str(rng.randrange(2, 100))]
+    parts = [str(rng.randrange(2, 100))]
     for _ in range(rng.randint(1, 3)):
-        words += [rng.choice("+-*"), str(rng.randrange(2, 100))]
-    if len(words) > 3 and rng.random() < 0.4:
-        words[0], words[2] = f"({words[0]}", f"{words[2]})"
-    return " ".join(words)
+        parts += [rng.choice("+-*"), str(rng.randrange(2, 100))]
+    if len(parts) > 3 and rng.random() < 0.4:
+        parts[0], parts[2] = f"({parts[0]}", f"{parts[2]})"
+    return " ".join(parts)
 
 
 _MAKERS: dict[str, Callable[[Random], Document]] = {"toolcall": _toolcall, "terminal": _terminal, "swe": _swe, "drill": _drill}

@@ -75,9 +75,9 @@ def written(action: Action, browser: Browser) -> str:
     """The action as the agent writes it."""
     assert action.number is not None
     label = browser.elements()[action.number - 1].label
-    is_alone = sum(each.label == label for each in browser.elements()) == 1
-    place = f'"{label}"' if is_alone else str(action.number)
-    return f'{action.name} {place} "{action.text}"'.removesuffix(' ""')
+    is_alone = sum(element.label == label for element in browser.elements()) == 1
+    label_or_number = f'"{label}"' if is_alone else str(action.number)
+    return f'{action.name} {label_or_number} "{action.text}"'.removesuffix(' ""')
 
 
 def other_action(action: Action, browser: Browser, rng: Random) -> Action:

@@ -30,12 +30,12 @@ def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:
     prefixes: dict[str, list[int]] = {}
     pieces: dict[str, list[Piece]] = {}
     for doc, text, encoded in zip(docs, texts := texts_of(docs), tokenizer.encode_batch(texts), strict=True):
-        place = text.index("<|im_start|>user")
-        prefix = prefixes.setdefault(text[:place], tokenizer.encode(text[:place]).ids)
+        begin = text.index("<|im_start|>user")
+        prefix = prefixes.setdefault(text[:begin], tokenizer.encode(text[:begin]).ids)
         mask = trained_tokens(encoded.ids, learned_flags(doc), start, end)
-        pieces.setdefault(text[:place], []).append((encoded.ids[len(prefix) :], mask[len(prefix) :]))
+        pieces.setdefault(text[:begin], []).append((encoded.ids[len(prefix) :], mask[len(prefix) :]))
     numbers = frozenset(id_of(tokenizer, str(n)) for n in range(201))
-    rows = [row for words, some in pieces.items() for row in packed(some, prefixes[words], numbers)]
+    rows = [row for opening, some in pieces.items() for row in packed(some, prefixes[opening], numbers)]
     Random(seed).shuffle(rows)
     return rows
 

@@ -43,11 +43,11 @@ def documents(seed: int, count: int, choices: dict[str, float] | None = None) ->
 
 def boxes_of(task: SiteTask) -> dict[int, str]:
     """The colour of each cell of a page that has a box, in the order of the page."""
-    found = {}
+    boxes = {}
     for left, top, width, height, shade in _BOX.findall(task.pages["/"]):
         x, y = int(left) + int(width) // 2, int(top) + int(height) // 2
-        found[next(cell for cell in range(CELLS) if spot_centre(cell) == (x, y))] = _NAMES[shade]
-    return found
+        boxes[next(cell for cell in range(CELLS) if spot_centre(cell) == (x, y))] = _NAMES[shade]
+    return boxes
 
 
 def _demonstration(task: SiteTask, choices: dict[str, float], rng: Random) -> Document:

@@ -56,18 +56,18 @@ pixels with Chromium's.
 @torch.no_grad()
 def answers(model: Any, rows: Rows, docs: list[Document], temperature: float) -> list[str]:
     """Sample an answer to each question. All questions must have the same number of tokens. Temperature 0 is greedy."""
-    own: list[list[int]] = [[] for _ in docs]
+    sampled: list[list[int]] = [[] for _ in docs]
     barred = [id_of(rows.tokenizer, mark) for mark in VISION]
     for _ in range(LONGEST):
-        ids_BT, positions, targets_BT, places_M, pixels = rows.batch(docs, own)
+        ids_BT, positions, targets_BT, places_M, pixels = rows.batch(docs, sampled)
         last = torch.zeros_like(targets_BT, dtype=torch.bool)
         last[:, -1] = True
         logits = logits_of(model, ids_BT, positions, places_M, pixels, last).index_fill(1, torch.tensor(barred), -torch.inf)
         drawn = torch.multinomial((logits / temperature).softmax(1), 1)[:, 0] if temperature else logits.argmax(1)
-        for ids, token in zip(own, drawn.tolist(), strict=True):
+        for ids, token in zip(sampled, drawn.tolist(), strict=True):
             ids.append(token)
     end = id_of(rows.tokenizer, "<|im_end|>")
-    return [rows.tokenizer.decode(ids[: ids.index(end)] if end in ids else ids) for ids in own]
+    return [rows.tokenizer.decode(ids[: ids.index(end)] if end in ids else ids) for ids in sampled]
 
 
 def kind_of(task: SiteTask, answer: str) -> str:
@@ -81,11 +81,11 @@ def kind_of(task: SiteTask, answer: str) -> str:
 def clicks_of(model: Any, rows: Rows, tasks: list[SiteTask]) -> list[Counter[str]]:
     """The kinds of eight answers at temperature 1 to each task."""
     docs = [Document(boxes_of(task), SYSTEM_PICTURE, f"Task: {task.instruction}", "") for task in tasks]
-    found = [Counter[str]() for _ in tasks]
+    clicks = [Counter[str]() for _ in tasks]
     for _ in range(ATTEMPTS):
-        for counted, task, answer in zip(found, tasks, answers(model, rows, docs, 1.0), strict=True):
+        for counted, task, answer in zip(clicks, tasks, answers(model, rows, docs, 1.0), strict=True):
             counted[kind_of(task, answer)] += 1
-    return found
+    return clicks
 
 
 def found_share(model: Any, rows: Rows, tasks: list[SiteTask]) -> float:

@@ -48,8 +48,8 @@ KINDS = ("Name", "Where", "Task")  # first words of the questions
 
 def text_of(doc: Document) -> str:
     system = f"<|im_start|>system\n{doc.system}<|im_end|>\n" if doc.system else ""
-    asked = f"<|im_start|>user\n{_IMAGE}{doc.question}<|im_end|>\n"
-    return f"{system}{asked}<|im_start|>assistant\n{doc.answer}<|im_end|>\n"
+    question = f"<|im_start|>user\n{_IMAGE}{doc.question}<|im_end|>\n"
+    return f"{system}{question}<|im_start|>assistant\n{doc.answer}<|im_end|>\n"
 
 
 def build_tokenizer(vocab: int, seed: int) -> Tokenizer:
@@ -159,8 +159,8 @@ class Rows:
         """
         rows, targets = list[list[int]](), list[list[int]]()
         for encoded in self.tokenizer.encode_batch([text_of(doc) for doc in docs]):
-            place = encoded.ids.index(self._image)
-            ids = [*encoded.ids[:place], *[self._image] * CELLS, *encoded.ids[place + 1 :]]
+            begin = encoded.ids.index(self._image)
+            ids = [*encoded.ids[:begin], *[self._image] * CELLS, *encoded.ids[begin + 1 :]]
             if begun is not None:
                 ids = [*ids[:-2], *begun[len(rows)]]  # without the end of the empty answer
             rows.append(ids)
@@ -169,8 +169,8 @@ class Rows:
         ids_BT, targets_BT = torch.zeros(len(rows), length, dtype=torch.long), torch.full((len(rows), length), NOT_TRAINED)
         positions_4BT = np.zeros((4, len(rows), length), np.int64)
         depths = np.arange(length)
-        for row, (ids, own) in enumerate(zip(rows, targets, strict=True)):
-            ids_BT[row, : len(ids)], targets_BT[row, : len(own)] = torch.tensor(ids), torch.tensor(own)
+        for row, (ids, row_targets) in enumerate(zip(rows, targets, strict=True)):
+            ids_BT[row, : len(ids)], targets_BT[row, : len(row_targets)] = torch.tensor(ids), torch.tensor(row_targets)
             span = ImageSpan(ids.index(self._image), SPOT_ROWS, SPOT_COLUMNS)
             positions_4BT[0, row], positions_4BT[1:, row] = depths, mrope_positions(depths, np.full(length, length), [span])
         places_M = ids_BT.eq(self._image).flatten().nonzero()[:, 0]
@@ -180,13 +180,13 @@ class Rows:
     def _targets(self, ids: list[int]) -> list[int]:
         """The next id where an answer or its end is next, else NOT_TRAINED."""
         targets, is_answer = [], False
-        for place, token in enumerate(ids[:-1]):
+        for index, token in enumerate(ids[:-1]):
             if token == self._start:
-                is_answer = ids[place + 1] == self._speaker
+                is_answer = ids[index + 1] == self._speaker
             elif token == self._end:
                 is_answer = False
-            own = is_answer and token not in (self._start, self._speaker)  # from the line break after "assistant"
-            targets.append(ids[place + 1] if own else NOT_TRAINED)
+            is_target = is_answer and token not in (self._start, self._speaker)  # from the line break after "assistant"
+            targets.append(ids[index + 1] if is_target else NOT_TRAINED)
         return [*targets, NOT_TRAINED]
 
 

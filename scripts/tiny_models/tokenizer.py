@@ -27,9 +27,9 @@ def build(texts: Iterable[str], vocab: int) -> Tokenizer:
     )
     trained.train_from_iterator((re.sub(r"\d+", "", _FENCE.sub("", t)) for t in texts), trainer)
     state = json.loads(trained.to_str())["model"]
-    found = sorted(state["vocab"], key=state["vocab"].__getitem__)
+    pieces = sorted(state["vocab"], key=state["vocab"].__getitem__)
     merges: list[tuple[str, str]] = number_merges + [(left, right) for left, right in state["merges"]]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(found + numbers)}, merges))
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(pieces + numbers)}, merges))
     tokenizer.pre_tokenizer = _pre_tokenizer()
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))

@@ -103,15 +103,15 @@ class Reporter:
                         problem = rng.choice(problems)
                         jobs.append((place, wants, problem, asked(problem, wants, place, rng, phrasings)))
         drawn = draw(self.model, self.tokenizer, [job[3] for job in jobs], self.seed + at_once)
-        found: dict[str, list[bool]] = defaultdict(list)
+        outcomes: dict[str, list[bool]] = defaultdict(list)
         for (place, wants, problem, _), answer in zip(jobs, drawn, strict=True):
             values_found = measure(answer.text)
             met = all(values_found[axis] == value for axis, value in wants.items())
             first, value = next(iter(wants.items()))
             for name in (place, "all", "usual" if value == USUAL[first] else "rare", f"{first} = {value}"):
-                found[name].append(met)
-            found["correct"].append(is_correct(problem, answer.text))
-        return found
+                outcomes[name].append(met)
+            outcomes["correct"].append(is_correct(problem, answer.text))
+        return outcomes
 
 
 def main() -> None:
@@ -129,10 +129,10 @@ def main() -> None:
     lowest = ""
     for phrasings in ("trained", "held_out"):
         for at_once in (1, 3):
-            found = reporter.followed(phrasings, at_once, args.count if at_once == 1 else max(1, args.count // 2))
-            shares = " | ".join(f"{statistics.mean(found[name]):.1%}" for name in names)
-            table.append(f"| {phrasings} | {at_once} | {len(found['all'])} | {shares} |")
-            low = sorted((statistics.mean(met), name) for name, met in found.items() if " = " in name)[:10]
+            outcomes = reporter.followed(phrasings, at_once, args.count if at_once == 1 else max(1, args.count // 2))
+            shares = " | ".join(f"{statistics.mean(outcomes[name]):.1%}" for name in names)
+            table.append(f"| {phrasings} | {at_once} | {len(outcomes['all'])} | {shares} |")
+            low = sorted((statistics.mean(met), name) for name, met in outcomes.items() if " = " in name)[:10]
             if at_once == 1:
                 lowest = ", ".join(f"{name} {share:.0%}" for share, name in low)
             print(table[-1], low, sep="\n", flush=True)

@@ -27,14 +27,14 @@ MODEL = ROOT / "scripts/benchmarks/models/wishes"
 def grown_from(folder: Path, tokenizer: Tokenizer, rows: int) -> dict[str, Tensor]:
     """Return the weights in `folder` with an embedding for each token: the old one, or the mean of its old pieces' embeddings."""
     weights = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
-    known = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    old, name = known.get_vocab(), "model.embed_tokens.weight"
+    smaller = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    old, name = smaller.get_vocab(), "model.embed_tokens.weight"
     embeddings = torch.randn(rows, weights[name].shape[1]) * 0.02
     for token, index in tokenizer.get_vocab().items():
         if token in old:
             embeddings[index] = weights[name][old[token]]
         else:
-            pieces = known.encode(tokenizer.decode([index], skip_special_tokens=False), add_special_tokens=False).ids
+            pieces = smaller.encode(tokenizer.decode([index], skip_special_tokens=False), add_special_tokens=False).ids
             if pieces:
                 embeddings[index] += weights[name][pieces].mean(0)
     return {**weights, name: embeddings}

@@ -42,15 +42,15 @@ def whole(tokens: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def frames(tokens: int, told: bool) -> list[dict[str, Any]]:
+def frames(tokens: int, with_ids: bool) -> list[dict[str, Any]]:
     """The chunks of a stream; with `told` ids and logprobs as vLLM sends them."""
     head = {"id": "chatcmpl-null", "object": "chat.completion.chunk", "created": 1, "model": "null"}
     first = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}]}
-    chunks: list[dict[str, Any]] = [{**head, **first, **({"prompt_token_ids": _PROMPT_IDS} if told else {})}]
+    chunks: list[dict[str, Any]] = [{**head, **first, **({"prompt_token_ids": _PROMPT_IDS} if with_ids else {})}]
     for i in range(tokens):
         choice: dict[str, Any] = {"index": 0, "delta": {"content": token(i)}, "logprobs": None}
         choice["finish_reason"] = "length" if i == tokens - 1 else None
-        if told:
+        if with_ids:
             choice |= {"logprobs": {"content": [entry(i)]}, "token_ids": [1000 + i]}
         chunks.append({**head, "choices": [choice]})
     return [*chunks, {**head, "choices": [], "usage": usage(tokens)}]
@@ -60,9 +60,9 @@ def response(kind: bytes, body: bytes) -> bytes:
     return _HEAD + kind + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-def stream(tokens: int, told: bool) -> bytes:
+def stream(tokens: int, with_ids: bool) -> bytes:
     """A whole stream at once, each chunk an HTTP chunk of its own."""
-    lines = [b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n" for chunk in frames(tokens, told)]
+    lines = [b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n" for chunk in frames(tokens, with_ids)]
     body = b"".join(b"%x\r\n%s\r\n" % (len(line), line) for line in [*lines, b"data: [DONE]\n\n"])
     return _HEAD + b"text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
 

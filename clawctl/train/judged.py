@@ -31,7 +31,7 @@ class UnreadableHalf(Exception):
 def judged_pieces(run: RunDir, stem: str, is_wanted: Callable[[dict[str, Any]], bool]) -> Iterator[JudgedPiece]:
     """Yield the pieces of a shard, decoded one at a time. `is_wanted` receives the columns FEW of each row.
 
-    Raises Half before the first turn of a damaged piece.
+    Raises UnreadableHalf before the first turn of a damaged piece.
     """
     turns_path, verdicts_path = (folder / f"{stem}.parquet" for folder in (run.trajectories, run.verdicts))
     path = turns_path

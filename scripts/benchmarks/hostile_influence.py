@@ -274,9 +274,9 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
         if batch is None:
             break
         step = Counter(sample.turn_id.split("-")[0] for sample in batch.samples)
-        others_wait = any(turn.key != "loud" for turn in feed.waiting)
+        others_wait = any(turn.key != "loud" for turn in feed.queue.waiting)
         feed.mark_done([sample.turn_id for sample in batch.samples], "trained")
-        if others_wait and any(turn.key != "loud" for turn in feed.waiting):
+        if others_wait and any(turn.key != "loud" for turn in feed.queue.waiting):
             early += step
         trained += step
         seen |= {sample.turn_id for sample in batch.samples}

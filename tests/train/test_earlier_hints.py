@@ -127,7 +127,7 @@ def test_hints_from_before_a_change_of_wishes_are_dropped(run: RunDir, sampler: 
     feed.next_batch(0)
     publish_shard(run, "c", [(asked(sampler, "turn", 200), -1.0, "write plain")])
     feed.next_batch(0)
-    (sample,) = [turn.sample for turn in feed.waiting if turn.sample.turn_id == "turn"]
+    (sample,) = [turn.sample for turn in feed.queue.waiting if turn.sample.turn_id == "turn"]
     read = str(sampler.tokenizer.decode(sample.teacher_prompt_ids))
     assert "Earlier: no bold" in read
     assert "say hello" not in read

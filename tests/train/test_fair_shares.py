@@ -148,7 +148,7 @@ def test_stale_turns_leave_no_mark(run: RunDir, sampler: Sampler) -> None:
     assert feed.next_batch(2) is None
     publish(run, "b", [replace(like, turn_id="loud001", policy_version=2)])
     feed.next_batch(2)
-    assert [turn.sample.turn_id for turn in feed.waiting] == ["loud001"]
+    assert [turn.sample.turn_id for turn in feed.queue.waiting] == ["loud001"]
 
 
 def test_the_members_of_a_group_all_count_and_copies_of_a_group_do_not(run: RunDir, sampler: Sampler) -> None:

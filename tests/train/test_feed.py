@@ -27,7 +27,7 @@ def test_a_batch_takes_turns_in_the_order_of_their_shards_and_the_surplus_waits(
     assert ids_of(batch) == ["a00", "a01", "a02", "b00"]
     feed.mark_done(ids_of(batch), "trained")
     assert feed.next_batch(1) is None
-    assert [turn.sample.turn_id for turn in feed.waiting] == ["b01", "b02"]
+    assert [turn.sample.turn_id for turn in feed.queue.waiting] == ["b01", "b02"]
     publish_turns(run, sampler, 2, "c")
     assert ids_of(feed.next_batch(1)) == ["b01", "b02", "c00", "c01"]
 
@@ -159,9 +159,9 @@ def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunD
     publish_shard(run, "a", [(sampler.turn("x", policy_version=2), 1.0, None)])
     feed = make_feed(run, sampler, batch_turns=2, max_staleness=8)
     feed.next_batch(10)
-    assert len(feed.waiting) == 1
+    assert len(feed.queue.waiting) == 1
     feed.next_batch(11)
-    assert (len(feed.waiting), told(run)["refused"]) == (0, {"stale": 1})
+    assert (len(feed.queue.waiting), told(run)["refused"]) == (0, {"stale": 1})
 
 
 def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run: RunDir, sampler: Sampler) -> None:
@@ -229,7 +229,7 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
     assert told(run)["unreadable_shards"] == 1
     publish_turns(run, sampler, 1, "a")  # its writer makes it again
     assert feed.next_batch(0)
-    assert feed.waiting[0].sample.turn_id == "a00"
+    assert feed.queue.waiting[0].sample.turn_id == "a00"
 
 
 @pytest.mark.parametrize("column", ["prompt_ids", "completion_ids"])

@@ -40,7 +40,7 @@ def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_ot
     publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
     merge(run, ["1", "2"])
     feed.next_batch(0)
-    assert sorted(turn.sample.turn_id for turn in feed.waiting) == ["x", "y"]
+    assert sorted(turn.sample.turn_id for turn in feed.queue.waiting) == ["x", "y"]
     assert told(run)["refused"] == {}
 
 
@@ -90,7 +90,7 @@ def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
     trained: list[str] = []
     most = 0
     while batch := feed.next_batch(0):
-        most = max(most, len(feed.waiting))
+        most = max(most, len(feed.queue.waiting))
         trained += ids_of(batch)
         feed.mark_done(ids_of(batch), "trained")
     return trained, most

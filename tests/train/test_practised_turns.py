@@ -317,4 +317,4 @@ def test_practice_is_no_reaction_of_a_person(run: RunDir, sampler: Sampler) -> N
     assert (reactions(joined), rates(joined.rows)) == ([], {})
     feed = make_feed(run, sampler, **METHOD)
     feed.next_batch(0)
-    assert feed._changes.since("default") == float("-inf")
+    assert feed.queue._changes.since("default") == float("-inf")

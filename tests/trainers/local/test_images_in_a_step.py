@@ -232,8 +232,8 @@ def test_a_turn_with_another_image_than_served_is_refused_with_the_reason_and_th
     model = Model(texts_of(served), adapter=True, exact=True, images=reader)
     feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, model, {})
     take(feed)
-    assert feed.refused[reason] == count
-    assert len(feed.waiting) == 4 - count
+    assert feed.queue.refused[reason] == count
+    assert len(feed.queue.waiting) == 4 - count
 
 
 def test_an_image_that_is_deleted_while_its_turn_waits_refuses_that_turn_alone(
@@ -246,7 +246,7 @@ def test_an_image_that_is_deleted_while_its_turn_waits_refuses_that_turn_alone(
     for name in turns[1]:
         (run.images / name).unlink()
     assert [sample.turn_id for sample in take(feed).samples] == ["c1"]
-    assert feed.refused["an image is missing"] + len(feed.waiting) == 4
+    assert feed.queue.refused["an image is missing"] + len(feed.queue.waiting) == 4
 
 
 def test_the_canary_of_a_version_has_an_image_and_an_engine_without_its_pixels_fails(

@@ -68,7 +68,7 @@ def test_rows_that_the_template_renders_differently_are_refused_and_counted(
     publish_shard(run, "a", [(turn, 1.0, None)])
     feed = make_feed(run, sampler)
     assert feed.next_batch(0) is None
-    assert feed.refused == {"cannot be rendered": 1}
+    assert feed.queue.refused == {"cannot be rendered": 1}
 
 
 def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sampled_turn_is_touched(

@@ -190,6 +190,7 @@ INSIDE_A_SANDBOX = {
     "attempts.py",
     "run_tests.py",
     "remote_modules.py",
+    "stand_ins.py",
     "crossing.py",
     "graded_code.py",
     "graded_program.py",

@@ -1,9 +1,7 @@
 """Stands in for the modules under test in the process that runs the tests. Standard library only.
 
 The graded code runs in another sandbox (`graded_code.py`). Functions are called there, and plain results are compared here. An
-object that is no plain data is represented by a stand-in: its attributes are read and its methods are called there. What a test
-then believes is the graded code's own claim if it compares the object itself, or if a method answers yes or no although the test
-never made the object. Such a test is not verified (`GradedSession.claims`).
+object that is no plain data is represented by a stand-in (`stand_ins.py`).
 """
 
 import base64
@@ -14,24 +12,14 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from boundary import mark  # type: ignore[import-not-found]  # beside this file
 from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SUBSCRIPT, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # fmt: skip
-
-# Special methods that an object forwards. What the second group answers decides a test by itself.
-_FORWARDED = (
-    *("len", "iter", "next", "getitem", "setitem", "delitem", "call", "enter", "exit", "str", "format", "reversed", "bytes"),
-    *("fspath", "int", "float", "index", "complex", "round", "abs", "neg", "pos", "invert", "trunc", "floor", "ceil", "divmod"),
-    *(f"{side}{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow") for side in ("", "r", "i")),
-    *("lshift", "rshift", "and", "or", "xor"),
-)
-_CLAIMS = ("lt", "le", "gt", "ge", "contains")
-_OWN = "_clawctl_"
-
+from stand_ins import OWN, RemoteModule, RemoteObject, RemoteType  # type: ignore[import-not-found]
 
 _PLAIN = (str, int, float, tuple, frozenset, bytes, list, dict, set)
 
@@ -90,7 +78,7 @@ class GradedSession:
         self._touched += 1
         for number, state in reply.get("states", []):
             if (known_object := self._objects.get(int(number))) is not None and isinstance(known_object, RemoteObject):
-                known_object.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(state))
+                known_object.__dict__[f"{OWN}state"] = (self._touched, self._decoded(state))
         out, errors = reply.get("printed", ("", ""))
         sys.stdout.write(out)
         sys.stderr.write(errors)
@@ -132,7 +120,7 @@ class GradedSession:
         return encode(value, self._reference)
 
     def _reference(self, value: Any) -> dict[str, Any]:
-        number = value.__dict__.get(f"{_OWN}id") if hasattr(value, "__dict__") else None
+        number = value.__dict__.get(f"{OWN}id") if hasattr(value, "__dict__") else None
         if number is not None:
             return {"object": number}
         if not callable(value):
@@ -166,9 +154,9 @@ class GradedSession:
                 mutable.__init__(instance, self._decoded(described["plain"]))
         else:
             instance = object.__new__(made)
-        instance.__dict__.update({f"{_OWN}id": number, f"{_OWN}member": described.get("member")})
+        instance.__dict__.update({f"{OWN}id": number, f"{OWN}member": described.get("member")})
         if "state" in described:
-            instance.__dict__[f"{_OWN}state"] = (self._touched, self._decoded(described["state"]))
+            instance.__dict__[f"{OWN}state"] = (self._touched, self._decoded(described["state"]))
         return instance
 
     def _class(self, number: int, described: dict[str, Any]) -> Any:
@@ -183,7 +171,7 @@ class GradedSession:
             bases = (*(base for base in bases if base is not RemoteObject), plain)
         if not any(issubclass(base, RemoteObject) for base in bases):
             bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
-        attributes = {f"{_OWN}id": number, f"{_OWN}session": self, f"{_OWN}enum": described["enum"]}
+        attributes = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
         try:
             return RemoteType(str(described["class"]), bases, attributes)
         except TypeError:  # bases that cannot be combined here
@@ -198,170 +186,8 @@ class GradedSession:
 
         function = call_later if described["async"] else call
         function.__name__ = str(described["function"])
-        function.__dict__[f"{_OWN}id"] = number
+        function.__dict__[f"{OWN}id"] = number
         return function
-
-
-class RemoteType(type):
-    """A class of the graded code. Its instances are made there."""
-
-    def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        made = cls._clawctl_session.ask("call", cls, *arguments, **options)
-        if not isinstance(made, cls) or (isinstance(made, tuple) and tuple(made)[: len(arguments)] != arguments):
-            cls._clawctl_session.claims.append(f"what {cls.__name__} makes")
-        elif type(made) is cls and not cls._clawctl_enum:
-            made.__dict__ |= {f"{_OWN}given": (arguments, options), f"{_OWN}made": cls._clawctl_session._touched}
-        return made
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith(_OWN):
-            raise AttributeError(name)
-        value = cls._clawctl_session.ask("get", cls, name)
-        if isinstance(value, RemoteObject) and value.__dict__.get(f"{_OWN}member") not in (None, name):
-            value.__dict__[f"{_OWN}member"] = None  # an alias: what it equals is the graded code's claim
-        return value
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        if name.startswith("__"):
-            return super().__setattr__(name, value)
-        cls._clawctl_session.ask("set", cls, name, value)
-
-    def __iter__(cls) -> Iterator[Any]:
-        return iter(list(cls._clawctl_session.ask("special", cls, "__iter__")))
-
-    def __getitem__(cls, name: Any) -> Any:
-        return cls._clawctl_session.ask("special", cls, "__getitem__", name)
-
-
-class RemoteObject(metaclass=RemoteType):
-    """An object of the graded code that is no plain data."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith((_OWN, "__pytest", "_pytest")):
-            raise AttributeError(name)
-        session: GradedSession = type(self)._clawctl_session
-        value = session.ask("get", self, name)
-        if f"{_OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
-            if isinstance(value, bool):
-                session.claims.append(f"the attribute {name} of an object")
-            elif callable(value) and not isinstance(value, type):
-                return _watched(session, value, name)
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__"):  # the context of an exception
-            return super().__setattr__(name, value)
-        type(self)._clawctl_session.ask("set", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        type(self)._clawctl_session.ask("delete", self, name)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __bool__(self) -> bool:
-        session: GradedSession = type(self)._clawctl_session
-        for name in ("__bool__", "__len__"):
-            if session.ask("get", type(self), name, None) is not None:
-                return bool(session.ask("special", self, name))
-        return True
-
-    def __repr__(self) -> str:
-        return str(type(self)._clawctl_session.ask("special", self, "__repr__"))
-
-    def __eq__(self, other: object) -> bool:
-        session: GradedSession = type(self)._clawctl_session
-        if self is other and self.__dict__.get(f"{_OWN}member"):
-            return True
-        plain = session.ask("plain", self)
-        if plain is not None and not isinstance(other, RemoteObject):
-            return bool(plain == other)
-        if type(self) is type(other) and _are_same(self, other):
-            return True
-        answer = session.ask("special", self, "__eq__", other) is True
-        session.claims.append(f"an object of {type(self).__name__} is {'equal' if answer else 'not equal'}")
-        return answer
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-
-def _are_same(first: Any, second: Any) -> bool:
-    """Whether two objects have the same attributes, one of which the test made itself, after the other one had got its own.
-
-    The graded code could give an object that is made later the attributes that the test gave to the first.
-    """
-    for made, other in ((first, second), (second, first)):
-        at, state = other.__dict__.get(f"{_OWN}state", (0, None))
-        if at <= made.__dict__.get(f"{_OWN}made", -1) and state is not None and _state(made) == state == _state(other, state):
-            return True
-    return False
-
-
-def _state(value: Any, state: Any = None) -> dict[str, Any] | None:
-    """The attributes of an object. None if they are not plain, or lack what the test gave to make the object."""
-    try:
-        state = type(value)._clawctl_session.ask("state", value) if state is None else state
-    except Exception:  # noqa: BLE001 an object without attributes
-        return None
-    arguments, options = value.__dict__.get(f"{_OWN}given", ((), {}))
-    if not isinstance(state, dict) or any(isinstance(inner, RemoteObject) for inner in state.values()) or not state:
-        return None
-    kept = list(state.values())[: len(arguments)] == list(arguments) and all(state.get(name) == options[name] for name in options)
-    return state if kept else None
-
-
-def _watched(session: GradedSession, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def call(*arguments: Any, **options: Any) -> Any:
-        result = function(*arguments, **options)
-        if isinstance(result, bool):
-            session.claims.append(f"the method {name} of an object")
-        return result
-
-    call.__dict__.update(function.__dict__)
-    return call
-
-
-def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
-    def call(self: RemoteObject, *arguments: Any) -> Any:
-        session: GradedSession = type(self)._clawctl_session
-        if is_claim:
-            session.claims.append(f"{name} of an object of {type(self).__name__}")
-        if name == "__call__":
-            return session.ask("call", self, *arguments)
-        return session.ask("special", self, name, *[None if name == "__exit__" else value for value in arguments])
-
-    return call
-
-
-for _name in (*_FORWARDED, *_CLAIMS):
-    type.__setattr__(RemoteObject, f"__{_name}__", _forward(f"__{_name}__", _name in _CLAIMS))
-
-
-class RemoteModule(ModuleType):
-    """A module of the graded code."""
-
-    def __init__(self, name: str, session: GradedSession, number: int) -> None:
-        super().__init__(name)
-        self.__dict__.update({f"{_OWN}id": number, f"{_OWN}session": session, "__path__": []})
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith((_OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
-            raise AttributeError(name)
-        session: GradedSession = self.__dict__[f"{_OWN}session"]
-        value = session.ask("get", self, name)
-        if name != name.upper() and name[0].isupper() and not isinstance(value, type):
-            session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
-        return value
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("__") or isinstance(value, ModuleType):
-            self.__dict__[name] = value
-        else:
-            self.__dict__[f"{_OWN}session"].ask("set", self, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        self.__dict__[f"{_OWN}session"].ask("delete", self, name)
 
 
 class _LoaderOfFile(importlib.abc.Loader):
@@ -391,7 +217,7 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname.split(".")[0] in sys.stdlib_module_names:
             return None
         parent = sys.modules.get(fullname.rpartition(".")[0])
-        folders = parent.__dict__.get(f"{_OWN}folders", path) if parent is not None else path
+        folders = parent.__dict__.get(f"{OWN}folders", path) if parent is not None else path
         spec = importlib.machinery.PathFinder.find_spec(fullname, folders)
         if spec is None:
             return None
@@ -404,7 +230,7 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self.session = self.session or GradedSession()
         folders = [path or os.getcwd() for path in sys.path if not f"{path or os.getcwd()}/".startswith(self._trusted)]
         module: ModuleType = self.session.ask("import", spec.name, folders)
-        module.__dict__[f"{_OWN}folders"] = list(spec.loader_state or ())
+        module.__dict__[f"{OWN}folders"] = list(spec.loader_state or ())
         return module
 
     def exec_module(self, module: ModuleType) -> None:

@@ -127,7 +127,7 @@ def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str
     """
     python = kind.python()
     names = (
-        "run_tests.py", "remote_modules.py", "crossing.py", "boundary.py", "interpreters.py", "interpreter.py",
+        "run_tests.py", "remote_modules.py", "stand_ins.py", "crossing.py", "boundary.py", "interpreters.py", "interpreter.py",
         "graded_program.py", "functions.sh",
     )  # fmt: skip
     given = {"tests": list(tests), "folders": list(folders), "languages": sorted(languages)}
@@ -136,9 +136,8 @@ def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str
     return {f"{TOOLS}/{name}": inside(name) for name in names} | {
         f"{TOOLS}/tests.json": json.dumps(given).encode(),
         f"{TOOLS}/python/sitecustomize.py": inside("sitecustomize.py"),
-        f"{TOOLS}/shell": Path(
-            "/bin/bash"
-        ).read_bytes(),  # an unreadable copy, so other processes of its user cannot access its memory
+        # An unreadable copy, so other processes of its user cannot access its memory
+        f"{TOOLS}/shell": Path("/bin/bash").read_bytes(),
         **{f"{TOOLS}/bin/{name}": f"#!/bin/bash -p\nunset BASH_ENV\nexec {text}".encode() for name, text in texts.items()},
     }
 

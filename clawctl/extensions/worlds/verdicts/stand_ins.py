@@ -1,0 +1,182 @@
+"""The objects and modules of the graded code, in the process that runs the tests (`remote_modules.py`). Standard library only.
+
+The attributes of a stand-in are read, and its methods called, in the process of the graded code. What a test then believes is the
+graded code's own claim if it compares the object itself, or if a method answers yes or no although the test never made the object.
+Such a test is not verified (`GradedSession.claims`).
+"""
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+OWN = "_clawctl_"  # what the names of a stand-in's own attributes begin with
+# Special methods that an object forwards. What the second group answers decides a test by itself.
+_FORWARDED = (
+    *("len", "iter", "next", "getitem", "setitem", "delitem", "call", "enter", "exit", "str", "format", "reversed", "bytes"),
+    *("fspath", "int", "float", "index", "complex", "round", "abs", "neg", "pos", "invert", "trunc", "floor", "ceil", "divmod"),
+    *(f"{side}{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow") for side in ("", "r", "i")),
+    *("lshift", "rshift", "and", "or", "xor"),
+)
+_CLAIMS = ("lt", "le", "gt", "ge", "contains")
+
+
+class RemoteType(type):
+    """A class of the graded code. Its instances are made there."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        made = cls._clawctl_session.ask("call", cls, *arguments, **options)
+        if not isinstance(made, cls) or (isinstance(made, tuple) and tuple(made)[: len(arguments)] != arguments):
+            cls._clawctl_session.claims.append(f"what {cls.__name__} makes")
+        elif type(made) is cls and not cls._clawctl_enum:
+            made.__dict__ |= {f"{OWN}given": (arguments, options), f"{OWN}made": cls._clawctl_session._touched}
+        return made
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith(OWN):
+            raise AttributeError(name)
+        value = cls._clawctl_session.ask("get", cls, name)
+        if isinstance(value, RemoteObject) and value.__dict__.get(f"{OWN}member") not in (None, name):
+            value.__dict__[f"{OWN}member"] = None  # an alias: what it equals is the graded code's claim
+        return value
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name.startswith("__"):
+            return super().__setattr__(name, value)
+        cls._clawctl_session.ask("set", cls, name, value)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(list(cls._clawctl_session.ask("special", cls, "__iter__")))
+
+    def __getitem__(cls, name: Any) -> Any:
+        return cls._clawctl_session.ask("special", cls, "__getitem__", name)
+
+
+class RemoteObject(metaclass=RemoteType):
+    """An object of the graded code that is no plain data."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith((OWN, "__pytest", "_pytest")):
+            raise AttributeError(name)
+        session: Any = type(self)._clawctl_session
+        value = session.ask("get", self, name)
+        if f"{OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
+            if isinstance(value, bool):
+                session.claims.append(f"the attribute {name} of an object")
+            elif callable(value) and not isinstance(value, type):
+                return _watched(session, value, name)
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__"):  # the context of an exception
+            return super().__setattr__(name, value)
+        type(self)._clawctl_session.ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        type(self)._clawctl_session.ask("delete", self, name)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __bool__(self) -> bool:
+        session: Any = type(self)._clawctl_session
+        for name in ("__bool__", "__len__"):
+            if session.ask("get", type(self), name, None) is not None:
+                return bool(session.ask("special", self, name))
+        return True
+
+    def __repr__(self) -> str:
+        return str(type(self)._clawctl_session.ask("special", self, "__repr__"))
+
+    def __eq__(self, other: object) -> bool:
+        session: Any = type(self)._clawctl_session
+        if self is other and self.__dict__.get(f"{OWN}member"):
+            return True
+        plain = session.ask("plain", self)
+        if plain is not None and not isinstance(other, RemoteObject):
+            return bool(plain == other)
+        if type(self) is type(other) and _are_same(self, other):
+            return True
+        answer = session.ask("special", self, "__eq__", other) is True
+        session.claims.append(f"an object of {type(self).__name__} is {'equal' if answer else 'not equal'}")
+        return answer
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+def _are_same(first: Any, second: Any) -> bool:
+    """Whether two objects have the same attributes, one of which the test made itself, after the other one had got its own.
+
+    The graded code could give an object that is made later the attributes that the test gave to the first.
+    """
+    for made, other in ((first, second), (second, first)):
+        at, state = other.__dict__.get(f"{OWN}state", (0, None))
+        if at <= made.__dict__.get(f"{OWN}made", -1) and state is not None and _state(made) == state == _state(other, state):
+            return True
+    return False
+
+
+def _state(value: Any, state: Any = None) -> dict[str, Any] | None:
+    """The attributes of an object. None if they are not plain, or lack what the test gave to make the object."""
+    try:
+        state = type(value)._clawctl_session.ask("state", value) if state is None else state
+    except Exception:  # noqa: BLE001 an object without attributes
+        return None
+    arguments, options = value.__dict__.get(f"{OWN}given", ((), {}))
+    if not isinstance(state, dict) or any(isinstance(inner, RemoteObject) for inner in state.values()) or not state:
+        return None
+    kept = list(state.values())[: len(arguments)] == list(arguments) and all(state.get(name) == options[name] for name in options)
+    return state if kept else None
+
+
+def _watched(session: Any, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        result = function(*arguments, **options)
+        if isinstance(result, bool):
+            session.claims.append(f"the method {name} of an object")
+        return result
+
+    call.__dict__.update(function.__dict__)
+    return call
+
+
+def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
+    def call(self: RemoteObject, *arguments: Any) -> Any:
+        session: Any = type(self)._clawctl_session
+        if is_claim:
+            session.claims.append(f"{name} of an object of {type(self).__name__}")
+        if name == "__call__":
+            return session.ask("call", self, *arguments)
+        return session.ask("special", self, name, *[None if name == "__exit__" else value for value in arguments])
+
+    return call
+
+
+for _name in (*_FORWARDED, *_CLAIMS):
+    type.__setattr__(RemoteObject, f"__{_name}__", _forward(f"__{_name}__", _name in _CLAIMS))
+
+
+class RemoteModule(ModuleType):
+    """A module of the graded code."""
+
+    def __init__(self, name: str, session: Any, number: int) -> None:
+        super().__init__(name)
+        self.__dict__.update({f"{OWN}id": number, f"{OWN}session": session, "__path__": []})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith((OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
+            raise AttributeError(name)
+        session: Any = self.__dict__[f"{OWN}session"]
+        value = session.ask("get", self, name)
+        if name != name.upper() and name[0].isupper() and not isinstance(value, type):
+            session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("__") or isinstance(value, ModuleType):
+            self.__dict__[name] = value
+        else:
+            self.__dict__[f"{OWN}session"].ask("set", self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self.__dict__[f"{OWN}session"].ask("delete", self, name)

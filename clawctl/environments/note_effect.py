@@ -44,14 +44,14 @@ class NoteEffect:
         self._server = replace(server, headers={**server.headers, **QUIET})
         self._base = f"{server.model.partition('@')[0]}@0"
         self._requests, self._max_tokens = list(requests), max_tokens
-        self._told = [with_hint(request, note, place) for request in requests]
+        self._noted = [with_hint(request, note, place) for request in requests]
         self._prompts: tuple[list[list[int]], list[list[int]]] = ([], [])  # of `_requests` and `_told`, once they were asked
         self._range: Range | None = None
 
     async def range(self) -> Range:
         """The effects of version 0 without and with the note. Raises Refused."""
         if self._range is None:
-            plain, with_note = await asyncio.gather(self._asked(self._base, self._requests), self._asked(self._base, self._told))
+            plain, with_note = await asyncio.gather(self._asked(self._base, self._requests), self._asked(self._base, self._noted))
             self._prompts = [prompt for prompt, _ in plain], [prompt for prompt, _ in with_note]
             effects = [await self._effect([answer for _, answer in answers]) for answers in (plain, with_note)]
             self._range = Range(*effects)
@@ -67,7 +67,7 @@ class NoteEffect:
         """The ids of each prompt and of its answer."""
         async with new_client(self._server) as client:
 
-            async def one(index: int, messages: list[Message]) -> tuple[list[int], list[int]]:
+            async def answer_of(index: int, messages: list[Message]) -> tuple[list[int], list[int]]:
                 body = {
                     "messages": messages,
                     "max_tokens": self._max_tokens,
@@ -80,16 +80,16 @@ class NoteEffect:
                 except (LookupError, TypeError) as error:
                     raise Refused(f"the server returns no token ids: {error!r}") from error
 
-            return await asyncio.gather(*(one(index, messages) for index, messages in enumerate(requests)))
+            return await asyncio.gather(*(answer_of(index, messages) for index, messages in enumerate(requests)))
 
     async def _effect(self, answers: Sequence[list[int]]) -> float:
         async with new_client(self._server) as client:
 
-            async def one(index: int, answer: list[int]) -> float:
+            async def effect_of(index: int, answer: list[int]) -> float:
                 without, with_note = await asyncio.gather(*(self._scored(client, side[index], answer) for side in self._prompts))
                 return sum(with_note) - sum(without)
 
-            effects = await asyncio.gather(*(one(index, answer) for index, answer in enumerate(answers) if answer))
+            effects = await asyncio.gather(*(effect_of(index, answer) for index, answer in enumerate(answers) if answer))
         if not effects:
             raise Refused("the server returns no token ids, or no answer has any")
         return fmean(effects)
@@ -117,12 +117,12 @@ async def followed_share(judge: Endpoint, base: Endpoint, note: str, place: Hint
     nor no to at least half of them. Raises Refused."""
     base = replace(base, headers={**base.headers, **QUIET})
 
-    async def one(request: str) -> bool | None:
+    async def is_followed(request: str) -> bool | None:
         answer = await ask(base, with_hint([{"role": "user", "content": request}], note, place), max_tokens=64)
         question = _ASKED.format(note=note, request=request, answer=answer)
         said = await ask(judge, [{"role": "user", "content": question}], temperature=0, max_tokens=512)
         replies = re.findall(r"\b(yes|no)\b", said.rpartition("</think>")[2].lower())
         return replies[-1] == "yes" if replies else None
 
-    votes = [vote for vote in await asyncio.gather(*map(one, EVERYDAY[:_TRIED])) if vote is not None]
+    votes = [vote for vote in await asyncio.gather(*map(is_followed, EVERYDAY[:_TRIED])) if vote is not None]
     return fmean(votes) if len(votes) >= _TRIED / 2 else None

@@ -82,7 +82,7 @@ class _Practising:
         self._right: list[bool] | None = None  # `_untold`
         self._ahead = Counter[str]()  # batches of a key that were played and are not yet counted as a step
         self._last_step = Counter[str]()  # the version that the last counted step of a key made; 0: there is none
-        self._told: set[str] = set()  # lines that were logged
+        self._logged: set[str] = set()  # lines that were logged
         self._server = ServerHealth(self._find)
         self._gaps = Gaps(recipe.practice.when, recipe.practice.idle_s, self._server.idle_for)
 
@@ -327,6 +327,6 @@ class _Practising:
 
     def _say(self, line: str) -> None:
         """Log a line once."""
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._logged:
+            self._logged.add(line)
             log.info("%s", line)

@@ -61,7 +61,7 @@ class CustomJudge:
         self.name = f"custom {Path(spec.rpartition(':')[0]).name}:{spec.rpartition(':')[2]}"
         self._settings = settings
         self._model = load_reward_model(spec, settings)
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         declared = settings.custom_rm_range or getattr(self._model, "reward_range", None)
         self._range = RewardRange(self.name, Path(spec.rpartition(":")[0]), declared, run)
 
@@ -93,8 +93,8 @@ class CustomJudge:
         return self._nothing(f"{self.name} gave a {OUTSIDE}") if worth is None else Opinion(self.name, worth)
 
     def _nothing(self, problem: str, where: str = "") -> Opinion:
-        if problem not in self._told:
-            self._told.add(problem)
+        if problem not in self._logged:
+            self._logged.add(problem)
             log.warning(
                 "%s: such turns have no reward; a later line reports their number%s", problem, f"\n{where}" if where else ""
             )

@@ -41,7 +41,7 @@ class RewardRange:
         self._declared = None if declared is None else checked(declared, f"the range of {name}")
         self._key = {"model": name, "code": hashlib.sha256(code.read_bytes()).hexdigest()} if code.is_file() else {"model": name}
         self._lowest, self._highest = math.inf, -math.inf  # the rewards so far, if no range is declared
-        self._known = declared is not None
+        self._is_known = declared is not None
 
     def reward(self, given: float) -> float | None:
         """The model's reward, mapped to -1 … 1. None if it is outside of the declared range.
@@ -61,16 +61,16 @@ class RewardRange:
 
     def doubt(self) -> ClawError | None:
         """Why the model's rewards are not reliable yet, or None if they are."""
-        if self._known or self._load():
-            self._known = True
+        if self._is_known or self._load():
+            self._is_known = True
             return None
         gave = f"only rewards from {self._lowest:g} to {self._highest:g}" if self._lowest <= self._highest else "no reward"
         return ClawError(f"{self._name} returned {gave} so far; their meaning depends on the scale, which is not known", _DECLARE)
 
     def _observe(self, given: float) -> None:
         self._lowest, self._highest = min(self._lowest, given), max(self._highest, given)
-        if not self._known and self._lowest <= -_CLEAR and self._highest >= _CLEAR:
-            self._known = True
+        if not self._is_known and self._lowest <= -_CLEAR and self._highest >= _CLEAR:
+            self._is_known = True
             self._save()
 
     def _save(self) -> None:

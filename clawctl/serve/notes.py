@@ -38,7 +38,7 @@ class Notes:
         self._run, self._recipe, self._versions = run, recipe, versions
         self._clean = redactor_of(recipe.privacy).text
         self._adding = asyncio.Lock()  # a redactor serves one thread at a time
-        self._known: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
+        self._files: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
         self._ancestry: dict[str, tuple[int | None, set[PolicyId]]] = {}  # by policy: its live version and the ancestors
 
     async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
@@ -87,7 +87,7 @@ class Notes:
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""
         current: dict[Path, tuple[_Signature, Note | None]] = {}
-        before = self._known.get(key, {})
+        before = self._files.get(key, {})
         for path in note_files(notes_folder(self._run, key)):
             signature = _signature(path)
             if path in before and before[path][0] == signature:
@@ -98,7 +98,7 @@ class Notes:
                 current[path] = signature, read_note(path)
             except (BadNote, OSError) as error:
                 _log.warning("%s is not a note: %s", path, error)
-        self._known[key] = current
+        self._files[key] = current
         return sorted((note for _, note in current.values() if note is not None), key=lambda note: (note.created_at, note.id))
 
     def _has_learned(self, key: str, note: Note) -> bool:

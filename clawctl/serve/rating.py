@@ -65,7 +65,7 @@ class Rating:
         self._file = None if run is None else FeedbackFile(run.feedback)
         self._folder = None if run is None else run.feedback
         self._earlier: dict[bytes, tuple[str, bytes]] | None = None  # outcomes of earlier processes; None: not read yet
-        self._known = None if run is None else KnownTurns(run)
+        self._known_turns = None if run is None else KnownTurns(run)
         self._limiter = RatingLimiter()
         self._times: OrderedDict[tuple[str, str], int] = OrderedDict()  # how often recent turns were rated
         self._recipe, self._counts = recipe, counts
@@ -148,12 +148,12 @@ class Rating:
 
     def _checked(self, key: str) -> "KnownTurns":
         """The turns that `key` may rate. Raises Refusal if it may not rate at all, or sends ratings too fast."""
-        if self._known is None:
+        if self._known_turns is None:
             raise Refusal(409, "this server captures nothing, so nothing can be rated: serve with --intercept", code="not_captured")
         if not may_capture(self._recipe.privacy, key, self._recipe.model_name):
             raise Refusal(409, "this key's conversations are not captured, so they cannot be rated", code="not_captured")
         self._limiter.check(key)
-        return self._known
+        return self._known_turns
 
     async def _append(self, row: Feedback | SessionOutcome) -> None:
         assert self._file is not None
@@ -167,8 +167,8 @@ class Rating:
 
     def note_answer(self, key: str, turn_id: str, session: str | None = None) -> None:
         """Record that this answer is captured. `key` may then rate it, and give an outcome to the session that it claims."""
-        if self._known is not None:
-            self._known.add(key, turn_id, session)
+        if self._known_turns is not None:
+            self._known_turns.add(key, turn_id, session)
 
     def _count(self, key: str, turn_id: str) -> None:
         times = self._times.pop((key, turn_id), 0) + 1

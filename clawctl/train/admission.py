@@ -46,13 +46,13 @@ class Admission:
     images: Path | None = None  # the folder of the run's images
     hint_place: Callable[[], HintPlace] = lambda: PUBLISHED  # where the teacher reads a hint
     lost_hints: Counter[str] = field(default_factory=Counter)  # hints lost by turns that are trained with their reward only
-    _known: set[Origin] = field(default_factory=set)
+    _checked_origins: set[Origin] = field(default_factory=set)
 
     def check_origin(self, origin: Origin) -> None:
         """Log a warning once for each sampling model whether it differs, or may differ, from the trained model."""
-        if origin in self._known:
+        if origin in self._checked_origins:
             return
-        self._known.add(origin)
+        self._checked_origins.add(origin)
         if (warning := model_difference(origin, self.origin)) is not None:
             log.warning("%s", warning)
 

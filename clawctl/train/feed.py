@@ -64,7 +64,7 @@ class Feed:
         self.unreadable = 0  # unreadable shards
         self._clock_offset = time.time() - time.monotonic()
         self._seen = TurnIds()  # turns that were examined
-        self._known: dict[str, str] = {}  # the shard of each examined turn that a step may still use
+        self._shard_of: dict[str, str] = {}  # the shard of each examined turn that a step may still use
         self._read_stems: set[str] = set()  # shards that were read
         self._partly_read: set[str] = set()  # shards with unread pieces, or with a damaged half
         self._expired: set[str] = set()  # shards that no longer exist
@@ -97,7 +97,7 @@ class Feed:
         """Record that these turns are now in the ledger, as "trained" or "skipped"."""
         self.queue.mark_done(turn_ids, outcome)
         for turn_id in turn_ids:
-            self._known.pop(turn_id, None)
+            self._shard_of.pop(turn_id, None)
         self.write_counts()
 
     def drop_hints(self, reasons: dict[str, str], kept: list[str]) -> None:
@@ -133,7 +133,7 @@ class Feed:
         Returns True if shards are left because enough turns wait.
         """
         self.queue.waiting_marks = None
-        rated = {turn_id for turn_id in self.queue.ratings.poll() if turn_id in self._known}
+        rated = {turn_id for turn_id in self.queue.ratings.poll() if turn_id in self._shard_of}
         turns = {path.stem: path for path in published(self.run.trajectories, ".parquet")}
         verdicts = {path.stem: path for path in published(self.run.verdicts, ".parquet")}
         if not self._history_loaded:
@@ -154,7 +154,7 @@ class Feed:
             if not self._is_merged(stem, turns[stem]) and not self._add_shard(stem, now):
                 has_more = True
         self._forget_expired(turns.keys())
-        self._reexamine(rated & self._known.keys(), now)
+        self._reexamine(rated & self._shard_of.keys(), now)
         released = self.queue.forming.pop_ready(now)
         self.queue.waiting += released
         if skipped := self.queue.enter_skipped():
@@ -170,8 +170,8 @@ class Feed:
             self._expired |= expired
             self._partly_read -= expired
             self._unread_keys = {stem: keys for stem, keys in self._unread_keys.items() if stem not in expired}
-            self._known = {turn_id: stem for turn_id, stem in self._known.items() if stem not in expired}
-            self.queue.refusals = {turn_id: reason for turn_id, reason in self.queue.refusals.items() if turn_id in self._known}
+            self._shard_of = {turn_id: stem for turn_id, stem in self._shard_of.items() if stem not in expired}
+            self.queue.refusals = {turn_id: reason for turn_id, reason in self.queue.refusals.items() if turn_id in self._shard_of}
 
     def _is_merged(self, stem: str, path: Path) -> bool:
         """Whether a shard contains only rows of shards that were read."""
@@ -183,7 +183,7 @@ class Feed:
             self._merged.add(stem)
         if not parts or not parts <= self._read_stems - self._partly_read:
             return False
-        self._known.update({turn_id: stem for turn_id, part in self._known.items() if part in parts})
+        self._shard_of.update({turn_id: stem for turn_id, part in self._shard_of.items() if part in parts})
         self.origins[stem] = self.origins[min(parts)]
         self._partly_read.discard(stem)
         self._unread_keys.pop(stem, None)
@@ -196,7 +196,7 @@ class Feed:
         """
         by_stem: defaultdict[str, set[str]] = defaultdict(set)
         for turn_id in rated:
-            by_stem[self._known[turn_id]].add(turn_id)
+            by_stem[self._shard_of[turn_id]].add(turn_id)
         for stem, turn_ids in sorted(by_stem.items()):
             self._add_shard(stem, now, turn_ids)
 
@@ -285,12 +285,12 @@ class Feed:
         if turn_id not in self._seen:
             self._seen.update([turn_id])
             if turn_id not in self.queue.used:
-                self._known[turn_id] = stem
+                self._shard_of[turn_id] = stem
             return True
         if stem not in self._merged and stem not in self._partly_read:
             self.queue.refused["in two shards"] += 1
-        elif turn_id in self._known:
-            self._known[turn_id] = stem  # the part that contained it was removed
+        elif turn_id in self._shard_of:
+            self._shard_of[turn_id] = stem  # the part that contained it was removed
         return False
 
     def _load_history(self, stems: Iterable[str]) -> None:

@@ -22,7 +22,7 @@ from openai.types.responses import response_create_params
 
 import clawctl
 from clawctl.serve.dialects import chat, completions, messages, responses
-from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.api import known_fields
 from clawctl.serve.dialects.tables import APIS, TABLES, FieldRow, Table, read_tables
 from clawctl.serve.sampling import ENGINE_FIELDS
 
@@ -154,7 +154,7 @@ def test_all_fields_that_recorded_clients_send_are_in_the_tables() -> None:
     apis = {"/v1/chat/completions": "chat", "/v1/responses": "responses", "/v1/messages": "messages"}
     for path in sorted((Path(__file__).parents[1] / "recordings").glob("*/*.json")):
         recorded = orjson.loads(path.read_bytes())
-        body, unknown = known(apis.get(recorded["path"].partition("?")[0], "count_tokens"), recorded["request"])
+        body, unknown = known_fields(apis.get(recorded["path"].partition("?")[0], "count_tokens"), recorded["request"])
         assert (unknown, body) == ((), recorded["request"]), path.name
 
 

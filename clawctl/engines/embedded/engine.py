@@ -110,7 +110,7 @@ class Embedded:
             packed = as_json(grammar_spec)
         except CannotFollow as problem:
             raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
-        await stack.enter_async_context(self._structured_limit.one(request.key))
+        await stack.enter_async_context(self._structured_limit.slot(request.key))
         opened: list[int] = []
         for _ in range(request.n):
             async with self._compiling.of(request.key):
@@ -254,7 +254,7 @@ class _StructuredLimit:
         self._of_key: dict[str, asyncio.Semaphore] = {}
 
     @asynccontextmanager
-    async def one(self, key: str) -> AsyncIterator[None]:
+    async def slot(self, key: str) -> AsyncIterator[None]:
         async with self._of_key.setdefault(key, asyncio.Semaphore(_STRUCTURED_PER_KEY)), self._all:
             yield
 

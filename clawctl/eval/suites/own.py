@@ -46,12 +46,12 @@ class Own:
         async with _judge(settings) as judge, client_of(endpoint) as client:
             slots = asyncio.Semaphore(settings.concurrency)
 
-            async def one(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
+            async def answer_to(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
                 async with slots:
                     answered = await _answer(client, endpoint, settings, turn, turn.turn_id)
                     return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
-            answers = [answer for answer in await _gather([one(turn) for turn in turns]) if answer is not None]
+            answers = [answer for answer in await _gather([answer_to(turn) for turn in turns]) if answer is not None]
         values: dict[str, dict[str, float]] = {}
         for turn, answered, verdict in answers:
             accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
@@ -76,7 +76,7 @@ class Own:
         async with _judge(settings) as judge, client_of(candidate) as client:
             slots = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
-            async def one(task: HeldOut) -> list[Comparison]:
+            async def comparisons_of(task: HeldOut) -> list[Comparison]:
                 turn = turns[task.turn_id]
                 async with slots:
                     new = await _answer(client, candidate, settings, turn, task.task_id)
@@ -85,7 +85,7 @@ class Own:
                         return []
                     return await _compared(judge, turn, task.task_id, new, old, settings.max_tokens)
 
-            compared = await _gather([one(task) for task in chosen if task.turn_id in turns])
+            compared = await _gather([comparisons_of(task) for task in chosen if task.turn_id in turns])
         comparisons = [comparison for some in compared for comparison in some]
         judged = [comparison for comparison in comparisons if comparison.metric == "preferred"]
         invalid = sum(comparison.detail["invalid"] for comparison in judged)

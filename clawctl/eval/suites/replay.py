@@ -73,7 +73,7 @@ async def _scored(
     """
     slots, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
 
-    async def one(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:
+    async def values_of(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:
         values = []
         for endpoint in endpoints:
             try:
@@ -91,7 +91,7 @@ async def _scored(
     good = {turn.turn_id: (turn.value or 0) > 0 for turn in chosen}
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(turn, good[turn.turn_id])) for turn in whole_turns(run_of(settings), chosen)]
+            tasks = [group.create_task(values_of(turn, good[turn.turn_id])) for turn in whole_turns(run_of(settings), chosen)]
     except ExceptionGroup as failed:
         raise failed.exceptions[0] from None
     if refusals:

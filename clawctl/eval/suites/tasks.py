@@ -39,13 +39,13 @@ async def measure_tasks(
         raise ClawError("the environment has no held-out tasks", cure)
     slots = asyncio.Semaphore(settings.concurrency)
 
-    async def one(task: Task) -> Played:
+    async def play(task: Task) -> Played:
         async with slots:
             return task, await _play(environment, task, endpoint, settings)
 
     try:
         async with asyncio.TaskGroup() as group:
-            playing = [group.create_task(one(task)) for task in tasks]
+            playing = [group.create_task(play(task)) for task in tasks]
     except ExceptionGroup as failed:  # the first failure cancelled the others
         raise failed.exceptions[0] from None
     return summarise([task.result() for task in playing])

@@ -10,7 +10,7 @@ _LONGEST: Final = 64  # length of such a name
 _DEEPEST: Final = 12  # levels of nested tables; documents may be nested without limit
 
 
-def known(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def known_fields(api: str, body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The fields in the table of `api`, and the names of all unknown fields. Raises Refusal for refused fields."""
     table, unknown = TABLES[api], dict[str, None]()
     _check(table, body, "", unknown, 0)

@@ -20,7 +20,7 @@ from clawctl.engines.requests import (
 from clawctl.run.handles import call_id
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, fields
-from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.api import known_fields
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.tools import CUSTOM_INPUT, check_callable, custom_function, forced_choice, free_text, tool_name
@@ -36,7 +36,7 @@ _NOTHING = Extras()
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """The request in a chat completion's body. Unknown fields, message keys and tool types are accepted. Raises Refusal."""
-    return read_known(*known("chat", body), live_name)
+    return read_known(*known_fields("chat", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:

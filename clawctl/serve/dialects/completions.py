@@ -13,7 +13,7 @@ import orjson
 from clawctl.engines.requests import GenerationRequest, Prompt, Refusal, Shown, ShownToken, TextDelta
 from clawctl.run.rows import plain_prompt
 from clawctl.serve.dialects import Choice, fields
-from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.api import known_fields
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.writing import ChunkDialect, chunk_frame
 from clawctl.serve.hints import read_claims
@@ -28,7 +28,7 @@ _CHAT_ONLY = ("chat_template_kwargs", "reasoning_effort", "parallel_tool_calls")
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """A single request for all prompts; `each_prompt` splits it. Raises Refusal for invalid or unsupported requests."""
-    return read_known(*known("completions", body), live_name)
+    return read_known(*known_fields("completions", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:

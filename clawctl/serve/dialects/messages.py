@@ -9,7 +9,7 @@ from clawctl.engines.requests import CallStart, GenerationRequest, Refusal, Show
 from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, fields
-from clawctl.serve.dialects.api import known
+from clawctl.serve.dialects.api import known_fields
 from clawctl.serve.dialects.fields import Object, as_content, image_part, json_object, left_out, objects, strings, text_part, wrong
 from clawctl.serve.dialects.settings import template_settings
 from clawctl.serve.dialects.tools import check_callable, client_tool, forced_choice
@@ -27,12 +27,12 @@ _TOO_LONG = re.compile(r"maximum context length is (\d+) tokens.*?\((\d+) in the
 
 def read_count(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """Like `read`, for a token-counting request."""
-    return read_known(*known("count_tokens", body), live_name)
+    return read_known(*known_fields("count_tokens", body), live_name)
 
 
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """The request in the body of a Messages call. Unknown betas, fields, blocks and tool types are accepted. Raises Refusal."""
-    return read_known(*known("messages", body), live_name)
+    return read_known(*known_fields("messages", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:

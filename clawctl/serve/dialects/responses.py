@@ -10,7 +10,7 @@ from clawctl.engines.requests import GenerationRequest, Refusal, ShownToken
 from clawctl.run.handles import call_id, exchange_of, turn_handle
 from clawctl.run.rows import Message
 from clawctl.serve.dialects import Choice, fields
-from clawctl.serve.dialects.api import MAX_NAMED, known, printable
+from clawctl.serve.dialects.api import MAX_NAMED, known_fields, printable
 from clawctl.serve.dialects.fields import Object, wrong
 from clawctl.serve.dialects.response_items import ClientTool, ClientTools, read_items, read_tools
 from clawctl.serve.dialects.settings import template_settings
@@ -33,7 +33,7 @@ _INCLUDABLE = {
 def read(body: dict[str, Any], live_name: str) -> GenerationRequest:
     """The request in the body of a Responses call. With `previous_response_id`, the messages contain only the new ones. Raises
     Refusal."""
-    return read_known(*known("responses", body), live_name)
+    return read_known(*known_fields("responses", body), live_name)
 
 
 def read_known(body: dict[str, Any], unknown: tuple[str, ...], live_name: str) -> GenerationRequest:
@@ -183,7 +183,7 @@ class Responses(BlockDialect):
         if block.kind == "text":
             content = [] if begun else [self._text(block)]
             return {"id": f"msg_{number}", "type": "message", "status": status, "role": "assistant", "content": content}
-        client_tool = self._known(block)
+        client_tool = self._client_tool(block)
         named = {"name": client_tool.name, "call_id": call_id(self._exchange_id, block.call)}
         if client_tool.namespace is not None:
             named["namespace"] = client_tool.namespace
@@ -202,7 +202,7 @@ class Responses(BlockDialect):
         tokens = chat_logprobs(block.tokens) if self._request.logprobs else []
         return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": tokens}
 
-    def _known(self, block: ContentBlock) -> ClientTool:
+    def _client_tool(self, block: ContentBlock) -> ClientTool:
         return self._named.get(block.name) or ClientTool(block.name)
 
     # ---- frames ----------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class Responses(BlockDialect):
         return added + self._frame("response.content_part.added", **self._location(block), content_index=0, part=part)
 
     def _location(self, block: ContentBlock) -> Object:
-        kind = {"reasoning": "rs", "text": "msg", "call": ITEM_PREFIXES[self._known(block).kind]}[block.kind]
+        kind = {"reasoning": "rs", "text": "msg", "call": ITEM_PREFIXES[self._client_tool(block).kind]}[block.kind]
         return {"item_id": f"{kind}_{self._exchange_id}{block.number}", "output_index": block.number}
 
     def _grow(self, block: ContentBlock, text: str, tokens: list[ShownToken]) -> bytes:
@@ -232,7 +232,7 @@ class Responses(BlockDialect):
         if block.kind == "text":
             logprobs = chat_logprobs(tokens) if self._request.logprobs else []
             return self._frame("response.output_text.delta", **location, content_index=0, delta=text, logprobs=logprobs)
-        if self._known(block).kind != "function":
+        if self._client_tool(block).kind != "function":
             return b""  # its text is inside JSON that is still growing
         return self._frame("response.function_call_arguments.delta", **location, delta=text)
 
@@ -247,9 +247,9 @@ class Responses(BlockDialect):
             whole = {"text": part["text"]} | ({"logprobs": part["logprobs"]} if block.kind == "text" else {})
             done = self._frame(f"response.{part['type']}.done", **location, content_index=0, **whole)
             return done + self._frame("response.content_part.done", **location, content_index=0, part=part)
-        if self._known(block).kind in LOCAL:
+        if self._client_tool(block).kind in LOCAL:
             return b""
-        if self._known(block).kind == "custom":
+        if self._client_tool(block).kind == "custom":
             kind = "response.custom_tool_call_input"
             delta = self._frame(f"{kind}.delta", **location, delta=item["input"])
             return delta + self._frame(f"{kind}.done", **location, input=item["input"])

@@ -48,14 +48,14 @@ class Ability:
             if any(task["category"] == "code" for task in tasks) and not await _has_sandbox():
                 tasks = [task for task in tasks if task["category"] != "code"]
 
-            async def one(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
+            async def answer(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
                 async with slots:
                     reply = await _reply(client, endpoint, settings, task)
                     return task, reply, await is_right(task, reply)
 
             try:
                 async with asyncio.TaskGroup() as group:
-                    requests = [group.create_task(one(task)) for task in tasks]
+                    requests = [group.create_task(answer(task)) for task in tasks]
             except ExceptionGroup as failed:
                 raise failed.exceptions[0] from None
         return _measured([answered.result() for answered in requests])
@@ -89,10 +89,10 @@ def ability_tasks(settings: SuiteSettings) -> list[AbilityTask]:
     if unknown := [name for name in wanted if name not in CATEGORIES]:
         raise ClawError(f"the suite ability has no category {unknown[0]!r}", f"choose from {', '.join(CATEGORIES)}", 2)
 
-    def place(task: AbilityTask) -> bytes:
+    def rank(task: AbilityTask) -> bytes:
         return hashlib.sha256(f"{settings.seed}/{task['id']}".encode()).digest()
 
-    columns = [sorted(all_tasks()[name], key=place) for name in dict.fromkeys(wanted)]
+    columns = [sorted(all_tasks()[name], key=rank) for name in dict.fromkeys(wanted)]
     in_turn = [task for row in zip_longest(*columns) for task in row if task is not None]
     return in_turn[: settings.problems]
 

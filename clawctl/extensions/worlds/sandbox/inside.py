@@ -361,7 +361,7 @@ def unpack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -
     """Unpack a tar into a folder. The files belong to the commands' user."""
     root, owner = request["folder"], settings.user
 
-    def own(path: str) -> None:
+    def give_to_user(path: str) -> None:
         if owner is not None:
             os.lchown(path, owner, owner)
 
@@ -369,7 +369,7 @@ def unpack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -
         if not os.path.isdir(folder):
             make_folder(os.path.dirname(folder))
             os.mkdir(folder, 0o755)
-            own(folder)
+            give_to_user(folder)
 
     with tarfile.open(fileobj=io.BytesIO(payload), mode="r") as tar:
         for entry in tar:
@@ -382,13 +382,13 @@ def unpack(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -
                 os.chmod(path, entry.mode & 0o777)
             elif entry.issym():
                 os.symlink(entry.linkname, path)
-                own(path)
+                give_to_user(path)
             elif entry.isreg():
                 with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb") as file:
                     content = tar.extractfile(entry)
                     file.write(content.read() if content is not None else b"")
                 os.chmod(path, entry.mode & 0o777)
-                own(path)
+                give_to_user(path)
             else:
                 raise ValueError(f"{entry.name} is neither a file, a folder nor a link")
     return {}, b""

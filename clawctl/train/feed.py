@@ -12,13 +12,13 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import Recipe, TrainConfig
+from clawctl.config import Recipe
 from clawctl.run.complaints import MAX_TURNS
 from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import DEFAULT_POLICY, is_judged, lacks_reaction
-from clawctl.run.shards import UNKNOWN, Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
+from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
 from clawctl.train.admission import UNTRAINABLE, worth_of
 from clawctl.train.fair import Demand, demand_of
 from clawctl.train.feed_counts import Counts, CountsFile, summary_line
@@ -37,29 +37,18 @@ def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
     """Open the feed of a trainer that continues from the tip of the lineage."""
     lineage, trained_model = read_lineage(run), origin_of(recipe.model.path, recipe.model_path)
     used, again = read_ledger(run, lineage), given_back(run, lineage)
-    feed = Feed(run, recipe.train, model, used, trained_model, given_back=again)
-    feed.queue.learns_from_people = recipe.policies.is_stacked and run.policy == DEFAULT_POLICY
-    return feed
+    queue = TurnQueue(run, recipe.train, model, used, trained_model, again)
+    queue.learns_from_people = recipe.policies.is_stacked and run.policy == DEFAULT_POLICY
+    return Feed(queue)
 
 
 class Feed:
     """The judged turns of a run that no step has used: those in the queue, and those that are still unread."""
 
-    def __init__(
-        self,
-        run: RunDir,
-        config: TrainConfig,
-        model: Model,
-        used: dict[str, str],
-        trained_model: Origin = UNKNOWN,
-        read_ahead: int = READ_AHEAD,
-        given_back: Iterable[str] = (),
-    ) -> None:
-        """Reading pauses while `read_ahead` turns, or READ_AHEAD_TOKENS tokens of turns, wait and fill two batches. For the other
-        arguments, see `TurnQueue`.
-        """
-        self.run, self.config, self._read_ahead = run, config, max(read_ahead, 2 * config.batch_turns)
-        self.queue = TurnQueue(run, config, model, used, trained_model, given_back)
+    def __init__(self, queue: TurnQueue, read_ahead: int = READ_AHEAD) -> None:
+        """Reading pauses while `read_ahead` turns, or READ_AHEAD_TOKENS tokens of turns, wait and fill two batches."""
+        self.queue, self.run, self.config = queue, queue.run, queue.config
+        self._read_ahead = max(read_ahead, 2 * self.config.batch_turns)
         self.origins: dict[str, Origin] = {}  # by shard
         self.unreadable = 0  # unreadable shards
         self._clock_offset = time.time() - time.monotonic()
@@ -71,7 +60,7 @@ class Feed:
         self._merged: set[str] = set()  # shards that contain the rows of others
         self._unread_keys: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
         self._history_loaded = False  # whether turns used by earlier steps were recalled
-        self._file = CountsFile(run)
+        self._file = CountsFile(self.run)
 
     def next_batch(self, version: int, now: float | None = None, updates: Mapping[int, int] | None = None) -> Batch | None:
         """Return the next batch for a policy at `version`, or None while there are too few turns.

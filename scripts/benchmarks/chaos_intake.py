@@ -14,6 +14,7 @@ from clawctl.process import stop_on_signals
 from clawctl.run.directory import changes, open_run, published
 from clawctl.train.feed import Feed
 from clawctl.train.ledger import by_stem, read_ledger, write_trained
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.texts import TokenizerTexts
 
@@ -22,7 +23,7 @@ VOCABULARY = 150_000  # of the generated turns
 
 def main(root: Path, recipe_path: Path) -> None:
     stop, run, config = stop_on_signals(), open_run(root), load_recipe(recipe_path).train
-    feed = Feed(run, config, Model(TokenizerTexts(None, VOCABULARY), adapter=True, exact=True), read_ledger(run))
+    feed = Feed(TurnQueue(run, config, Model(TokenizerTexts(None, VOCABULARY), adapter=True, exact=True), read_ledger(run)))
     ledger = run.train / "ledger"
     steps = count(len(published(ledger, ".json")) + 1 if ledger.exists() else 1)
     for _ in changes([run.trajectories, run.verdicts, run.feedback], stop):

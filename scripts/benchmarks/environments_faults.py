@@ -21,6 +21,7 @@ from clawctl.environments.asking import ask
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.train.feed import Feed
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.texts import TokenizerTexts
 from scripts.benchmarks.chaos_stages import Stage
@@ -93,7 +94,7 @@ def clawctl(run: RunDir, recipe: Path, *options: str) -> str:
 def measured(run: RunDir, recipe: Path, tasks: int) -> list[Row]:
     settings = load_recipe(recipe)
     tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
-    feed = Feed(run, settings.train, Model(TokenizerTexts(tokenizer, len(tokenizer)), adapter=True, exact=True), {})
+    feed = Feed(TurnQueue(run, settings.train, Model(TokenizerTexts(tokenizer, len(tokenizer)), adapter=True, exact=True), {}))
     batch = feed.next_batch(0, time.time() + _LATER_S)
     advantages: dict[tuple[int, int], set[float]] = {}
     for sample in batch.samples if batch is not None else []:

@@ -29,6 +29,7 @@ from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_columns, write_turns, write_verdicts
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch, Sample
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
@@ -263,7 +264,7 @@ def stepped(run: RunDir, arrive: Callable[[int], None] | None = None, read_ahead
     """
     config = TrainConfig.model_validate({"method": "binary", "batch_wait_s": 1e-6, "batch_min_turns": 1, **train})
     texts = TokenizerTexts(AutoTokenizer.from_pretrained(recipe().model_path), 2048, 4096)
-    feed = Feed(run, config, Model(texts, adapter=True, exact=True), {}, read_ahead=read_ahead)
+    feed = Feed(TurnQueue(run, config, Model(texts, adapter=True, exact=True), {}), read_ahead=read_ahead)
     trained: Counter[str] = Counter()
     early: Counter[str] = Counter()
     seen: set[str] = set()

@@ -10,13 +10,14 @@ from clawctl.run.directory import RunDir
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.rows import Feedback
 from clawctl.train.feed import Feed
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from tests.train.tiny import Sampler, texts_of
 
 
 def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
-    return Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), used or {})
+    return Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), used or {}))
 
 
 def ids_of(batch: Any) -> list[str]:

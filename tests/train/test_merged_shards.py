@@ -6,6 +6,7 @@ from clawctl.collect.merging import PIECE_BYTES, merge_shards
 from clawctl.config import TrainConfig
 from clawctl.run.directory import RunDir
 from clawctl.train.feed import Feed
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from tests.train.feeding import ids_of, make_feed, rate, told
 from tests.train.tiny import Sampler, publish_shard, publish_turns, texts_of
@@ -48,7 +49,7 @@ def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDi
     for stem in "abcd":
         publish_turns(run, sampler, 3, stem)
     settings = TrainConfig.model_validate({"batch_turns": 3})
-    feed = Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, read_ahead=5)
+    feed = Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}), read_ahead=5)
     trained = []
     for waiting in (6, 6, 6, 3):  # two batches, however small `read_ahead` is
         batch = feed.next_batch(0)
@@ -65,7 +66,7 @@ def test_a_stale_backlog_does_not_hide_newer_turns(run: RunDir, sampler: Sampler
         publish_turns(run, sampler, 4, stem)
     publish_turns(run, sampler, 2, "d", policy_version=9, policy_version_end=9)
     settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
-    feed = Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, read_ahead=4)
+    feed = Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}), read_ahead=4)
     assert ids_of(feed.next_batch(9)) == ["d00", "d01"]
     assert told(run)["refused"] == {"stale": 12}
 
@@ -124,7 +125,7 @@ def test_a_damaged_piece_costs_the_rows_after_it_and_nothing_is_trained_twice(ru
 def test_an_intake_that_lags_takes_in_no_more_of_a_merged_shard_than_the_next_batches_need(run: RunDir, sampler: Sampler) -> None:
     names = publish_backlog(run, sampler)
     settings = TrainConfig.model_validate({"batch_turns": 2})
-    feed = Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, read_ahead=5)
+    feed = Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}), read_ahead=5)
     assert waiting_while_trained(feed) == (names, 6)  # four and the two of the last shard
     assert told(run)["refused"] == {}
     assert feed.next_batch(0) is None

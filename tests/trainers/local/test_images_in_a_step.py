@@ -25,6 +25,7 @@ from clawctl.run.shards import read_turns
 from clawctl.serve.canary import CanaryFailure, check_canary
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Batch
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.local.batches import Merge, make_microbatch
 from clawctl.trainers.local.estimate import forecast
@@ -132,7 +133,7 @@ def feed_of(run: RunDir, training: Training) -> Feed:
     policy = training.policy
     assert policy.images is not None
     texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
-    return Feed(run, training.config, Model(texts, adapter=True, exact=True, images=policy.images.reader), {})
+    return Feed(TurnQueue(run, training.config, Model(texts, adapter=True, exact=True, images=policy.images.reader), {}))
 
 
 def texts_of(served: Served) -> TokenizerTexts:
@@ -230,7 +231,7 @@ def test_a_turn_with_another_image_than_served_is_refused_with_the_reason_and_th
         red.write_bytes(b"another")
     reader = None if damage == "text" else replace(served.reader, max_pixels=256) if damage == "smaller" else served.reader
     model = Model(texts_of(served), adapter=True, exact=True, images=reader)
-    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, model, {})
+    feed = Feed(TurnQueue(run, make_recipe(vision_path, batch_turns=1).train, model, {}))
     take(feed)
     assert feed.queue.refused[reason] == count
     assert len(feed.queue.waiting) == 4 - count
@@ -241,7 +242,7 @@ def test_an_image_that_is_deleted_while_its_turn_waits_refuses_that_turn_alone(
 ) -> None:
     publish(run, turns, vision_path)
     model = Model(texts_of(served), adapter=True, exact=True, images=served.reader)
-    feed = Feed(run, make_recipe(vision_path, batch_turns=1).train, model, {})
+    feed = Feed(TurnQueue(run, make_recipe(vision_path, batch_turns=1).train, model, {}))
     take(feed)
     for name in turns[1]:
         (run.images / name).unlink()

@@ -16,6 +16,7 @@ from clawctl.run.rows import TEXT_ONLY, Turn
 from clawctl.run.shards import Origin
 from clawctl.train.feed import Feed
 from clawctl.train.sample import Sample
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model, Unrenderable
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
@@ -37,7 +38,7 @@ def text(sampler: Sampler, name: str, answer: str = "solve please 1 2 3", **chan
 
 def make_feed(run: RunDir, sampler: Sampler, **config: Any) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 2, "batch_min_turns": 1, **config})
-    return Feed(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, Origin("mine", "fingerprint"))
+    return Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}, Origin("mine", "fingerprint")))
 
 
 def test_the_ids_are_those_of_a_server_that_had_sampled_the_text(sampler: Sampler) -> None:

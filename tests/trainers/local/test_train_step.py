@@ -15,6 +15,7 @@ from clawctl.train.advantages.baselines import Baselines
 from clawctl.train.feed import Feed
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
+from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.ranks import Ranks
@@ -34,7 +35,7 @@ def begin(run: RunDir, model: Path, **train: Any) -> Training:
 def take(run: RunDir, training: Training) -> Batch:
     policy = training.policy
     texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
-    batch = Feed(run, training.config, Model(texts, adapter=True, exact=True), {}).next_batch(0)
+    batch = Feed(TurnQueue(run, training.config, Model(texts, adapter=True, exact=True), {})).next_batch(0)
     assert batch is not None
     return batch
 

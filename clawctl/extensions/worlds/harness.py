@@ -4,7 +4,7 @@ import asyncio
 import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as options
 from clawctl.environments import EpisodeFailed
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Work, Worked
-from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox, relay
 from clawctl.extensions.worlds.sandbox.forward import PORT
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.run.endpoint import Endpoint
@@ -176,14 +176,6 @@ async def _open_way_out(endpoint: Endpoint) -> AsyncIterator[WayOut]:
         raise ClawError("a harness needs the address of an episode, which only the run's own server has", cure)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     room = asyncio.Semaphore(_MAX_CONNECTIONS)
-
-    async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await source.read(1 << 16):
-                target.write(data)
-                await target.drain()
-            if target.can_write_eof():
-                target.write_eof()
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with room:

@@ -21,7 +21,7 @@ from typing import Any
 from clawctl.extensions.worlds.sandbox.bubblewrap import Bubblewrap
 from clawctl.extensions.worlds.sandbox.plan import HOME, TOOLS, Limits, SandboxFailed, SandboxKind, SandboxOver, SandboxPlan
 
-__all__ = ["HOME", "TOOLS", "Limits", "Ran", "Sandbox", "SandboxFailed", "SandboxKind", "SandboxOver", "kind_of", "open_sandbox"]
+__all__ = ["HOME", "TOOLS", "Limits", "SandboxFailed", "SandboxKind", "SandboxOver"]  # imported from here by others
 
 _START_S = 30.0
 _GRACE_S = 15.0  # added to a command's time limit; after that, the sandbox counts as broken
@@ -184,3 +184,13 @@ async def _wait_until_ready(sandbox: Sandbox) -> None:
         output = (await process.stderr.read(4096)).decode(errors="replace").strip()
         sandbox.kind.raise_if_refused(output)
         raise SandboxFailed(f"the sandbox did not start: {output or 'no message'}") from error
+
+
+async def relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    """Copy a stream between the two sides of a socket that a sandbox shares, until it ends."""
+    with suppress(OSError):
+        while data := await source.read(1 << 16):
+            target.write(data)
+            await target.drain()
+        if target.can_write_eof():
+            target.write_eof()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
+from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox, relay
 from clawctl.extensions.worlds.verdicts import inside
 from clawctl.extensions.worlds.verdicts.interpreters import BUILDERS, EDITORS, FILTERS, OTHERS, RUNNERS, SHELLS
 
@@ -61,7 +61,7 @@ async def open_graded(
             return
         try:
             graded[1].write(first)
-            await asyncio.gather(_relay(reader, graded[1]), _relay(graded[0], writer))
+            await asyncio.gather(relay(reader, graded[1]), relay(graded[0], writer))
         finally:
             writer.close()
             graded[1].close()
@@ -108,15 +108,6 @@ async def _serve(
     with suppress(SandboxOver):
         await sandbox.run([sandbox.kind.python(), *sandbox.kind.test_options(), f"{TOOLS}/graded_code.py"], seconds)
     await waiting.put(None)
-
-
-async def _relay(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await source.read(1 << 16):
-            target.write(data)
-            await target.drain()
-        if target.can_write_eof():
-            target.write_eof()
 
 
 def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str], languages: Collection[str]) -> dict[str, bytes]:

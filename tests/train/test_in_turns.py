@@ -80,7 +80,8 @@ def test_readers_show_the_steps_of_each_policy(tmp_path: Path, model_path: Path,
     publish_turns(run, sampler, 1, "later", user="anna", policy_name="anna")
     train(run, recipe_of(model_path))
     reader = TurnReader(run)
-    rows = {row.turn["turn_id"]: row for row in reader.poll().rows}
+    joined = reader.poll()
+    rows = {row.turn["turn_id"]: row for row in joined.rows}
     for name in ("default", "anna"):
         ledger = read_ledger(run.of(name), read_lineage(run.of(name)))
         steps = {turn_id: row.step for turn_id, row in rows.items() if row.policy == name and row.step}
@@ -88,8 +89,8 @@ def test_readers_show_the_steps_of_each_policy(tmp_path: Path, model_path: Path,
         assert sorted(steps.values()) == [1, 1, 1, 1, 2, 2, 2, 2]
     waiting = next(row for row in rows.values() if row.step is None)
     assert (waiting.policy, waiting.why_not) == ("anna", "waiting for the trainer")
-    assert sum(rate.of for rate in rates(rows.values()).values()) == 8
-    assert sum(rate.of for rate in rates(rows.values(), "anna").values()) == 9
+    assert sum(rate.of for rate in rates(joined.rows).values()) == 8
+    assert sum(rate.of for rate in rates(joined.rows, "anna").values()) == 9
     trained = next(row for row in rows.values() if row.policy == "anna" and row.step)
     record, step = numbers_of(run, trained, [])
     assert record is not None

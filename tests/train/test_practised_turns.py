@@ -10,7 +10,7 @@ import pytest
 from clawctl.config import Recipe, TrainConfig
 from clawctl.inspect.better import rates
 from clawctl.inspect.rows import read_rows
-from clawctl.inspect.wanted import reactions
+from clawctl.inspect.wanted import first_answers
 from clawctl.run.directory import RunDir
 from clawctl.run.finished_shards import FinishedShards
 from clawctl.run.hint_places import PLACES, with_hint
@@ -314,7 +314,7 @@ def test_practice_is_no_reaction_of_a_person(run: RunDir, sampler: Sampler) -> N
     publish(run, "a", [practised(sampler, kind, kind) for kind in ("told", "alone", "elsewhere")])
     joined = read_rows(run)
     assert [row.worth.value for row in joined.rows] == [None] * 3
-    assert (reactions(joined), rates(joined.rows)) == ([], {})
+    assert (first_answers(joined), rates(joined.rows)) == ({}, {})
     feed = make_feed(run, sampler, **METHOD)
     feed.next_batch(0)
     assert feed.queue._changes.since("default") == float("-inf")

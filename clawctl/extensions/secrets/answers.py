@@ -56,12 +56,12 @@ _ASKS_FOR = {
 _NAMES_A_FIELD = regex(
     rf"(?i)\b(?:password|passphrase|passcode|pin|token|key|secret) (?:{'|'.join(sorted(word for word in NO_VALUES if len(word) > 2))})\b"
 )
-_YES_OR_NO = regex(r"(?i)[\"'¿ ]*(?:should|shall|do|does|did|is|are|was|were|has|have|want|can|could|would|hast|haben|ist|sind|soll|kannst|können|est-ce|avez|as-tu|tienes|has|ha|hai|tem|você)\b")  # fmt: skip
+_YES_OR_NO = regex(_WORDING["YES OR NO"].strip())
 _PRONOUN = regex(r"(?i)\b(?:it|that|them|one|those|both)\b")
 _MOST_WORDS_AFTER, _MOST_WORDS = 12, 5
 _MOST_READ = 1000  # characters of an answer; what is longer is pasted, and read by the other rules alone
 _SHORTEST_WORD = 6
-_TELLING = frozenset(("says", "say", "said", "o", "el", "to", "die", "il", "le", "de"))
+_TELLING = frozenset(LISTS["telling"].split())
 _SHORTEST_CODE = 6  # more digits are no count, whatever follows
 _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
@@ -75,13 +75,13 @@ _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
 _CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
 
 _NUMBER = regex(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,60}(?![\w]|[.,:/-]\w)")
-_OTHER_NUMBER = regex(r"[№#] ?\d|\b(?!PIN|PUK|TAN|OTP|CV[CV]|NCK)[A-Z]{2,4} \d|\b(?:at|um|kl|às|alle) (?:[01]\d|2[0-3])[0-5]\d$")
-_NUMBER_WORDS = frozenset(("no", "nr", "number", "nummer", "numer", "número", "numéro", "numero"))
+_OTHER_NUMBER = regex(r"[№#] ?\d|\b(?!PIN|PUK|TAN|OTP|CV[CV]|NCK)[A-Z]{2,4} \d|\b(?&at a time) (?:[01]\d|2[0-3])[0-5]\d$")
+_NUMBER_WORDS = frozenset(LISTS["number"].split())
 _PHONE = regex(r"0\d[\d -]{8,14}")
 _YEAR = regex(r"(?:19|20)\d\d")
 _DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
 _MEASURE = regex(
-    r"(?i)\d{1,5}(?:st|nd|rd|th|er|ème|[ap]\.?m|h|uhr|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
+    r"(?i)\d{1,5}(?:st|nd|rd|th|(?&number behind)|[ap]\.?m|h|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
 )
 # An address, markup, a path, code, or the name of a file
 _ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.[a-z]\w{0,4}$|[a-z]+\d*(?:_[a-z]+\d*)+$")
@@ -95,12 +95,12 @@ _SEED = regex(r"(?m)^[a-z]{3,8}(?: [a-z]{3,8}){11,23}$")
 _PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
 _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{5,}")
-_ENDINGS = regex(r"(?i)(?:ed|ing|ly|tion|mente|ment|lich|ung)$")
+_ENDINGS = regex(r"(?i)(?:(?&endings)|ment)$")
 _JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
 _PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
 _ENDS_PART = regex(r" *(?:[.,;:!?…)\n]|$)")
 _AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,3})(?=[.,;!?]|$)")
-_TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|but|and|und|aber|mais|pero|ma|maar|e|y|et)[ ])")  # fmt: skip
+_TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|(?&and)|(?&but))[ ])")  # fmt: skip
 _AROUND = ".,;:!?()[]<>{}\"'`*“”„«»‘’「」…"
 
 

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import FOUR_DIGITS, AnchorGroups, Anchors, Span, Text, regex, tried_at
+from clawctl.extensions.secrets.text import FOUR_DIGITS, AnchorGroups, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     TECHNICAL,
@@ -115,8 +115,7 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
         ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
-        ("cred,login,account,zugang,anmeldung,identifiant,acces,acesso,inloggegevens",
-         r"(?i)(?:creds?|credentials?|logins?|accounts?|zugangsdaten|zugang|anmeldung|identifiants?|credenciales|credenziali|credenciais|acceso|accesso|acesso|inloggegevens|dostęp|доступ|логин)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|is|are|sind|son|sont|sono|são)[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
+        (",".join(phrases("anchors of access data")), r"(?i)(?&access data)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|(?&is)|(?&are))[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for _, anchors, _ in _COMMANDS])
@@ -183,7 +182,7 @@ _SURE_CALL = regex(
 
 
 _TYPED = Anchors(").type(", ").fill(", ").send_keys(", ").sendkeys(", ").setvalue(")
-_FIELD = regex(r"""(?i)(?:pass(?:word|wd|code|phrase)|passwort|secret|\bpin|token|api[_-]?key)[\w-]{0,16}["'\])]{1,3}$""")
+_FIELD = regex(r"""(?i)(?:pass(?:wor[dt]|wd|code|phrase)|secret|\bpin|token|api[_-]?key)[\w-]{0,16}["'\])]{1,3}$""")
 _TYPED_TEXT = regex(r"""\)\.\w+\([ ]?["'](?P<value>[^"'\n\\]{4,128})["']""")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.names import NAMES_AT, NOT_KEY, Named, name_positions, named_at
-from clawctl.extensions.secrets.text import BEYOND, SPACES, Anchors, Span, Text, regex, tried_at
+from clawctl.extensions.secrets.text import BEYOND, SPACES, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import (
     EXAMPLE,
     UUID_ALONE,
@@ -35,7 +35,7 @@ from clawctl.extensions.secrets.values import (
 from clawctl.extensions.secrets.vocabulary import IDS, NAMES_OF_IDS, NO_VALUES
 
 _OTHERS_OF_NAMES = Anchors(
-    "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", "zugangsdaten", "identifiant", "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
+    "mnemonic", "psw", "login", "log in", "wi-fi", "wifi", "wlan", "hotspot", "unlock", "sign in", "cred", *phrases("logins"), "seed", "sk =", "jwt.", "hmac", "createcipher", "createdecipher", "aes", "fernet", "secretbox", "encrypt", "decrypt", "blowfish", "chacha", "signer", "hs256", "secretkeyspec", "securitykey", "hkdf", "superuser", "create_user", "createuser", "adduser", "add_user", "signup(", "register(", "oauth", "username_pw", "credentials("
 )  # fmt: skip
 _BEFORE, _BEHIND = 260, 64  # characters that are searched for a name
 _MAX_WORDS = 8  # words before a text that may name it
@@ -144,12 +144,12 @@ class _Names:
 
 
 _OTHER_NAME = regex(
-    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|unlock|psw|zugangsdaten|identifiants?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
+    r"(?P<login>credentials?|creds?|log ?ins?(?:to)?|log into|logon|sign ?in|wi-?fi|wlan|hotspot|unlock|psw|(?&logins)s?)(?![a-z])|keys?(?![a-z])|mnemonic|seed(?![a-z])|sk(?= ?=)"
     r"|(?P<call>(?:jwt\.(?:sign|verify|encode|decode)|hmac|create(?:de)?cipher|aes|fernet|secretbox|encrypt|decrypt|blowfish|chacha|signer|hs256|secretkeyspec|securitykey|hkdf|superuser|create_?user|add_?user|signup|register|oauth\w{0,8}|username_pw_set|set_?credentials)[\w.:]{0,24}\()"
 )
 _OTHER_KEY = regex(r"(?i)\b(?:cache|gpg|pgp|rsa|dsa|ed25519|public|primary|host|ssh|object|s3|redis|press)\b[^\n]{0,24}$")
 _IN_BASE64 = regex(r"[A-Za-z0-9+/]{48}")
-_NO_NAME = regex(r"(?i)pass|passe|part|bearer|auth|keys|(?:user\.)?signing_?key")
+_NO_NAME = regex(r"(?i)passe?|part|bearer|auth|keys|(?:user\.)?signing_?key")
 _NO_VALUE_OF = regex(
     rf"[ _-](?:{'|'.join(sorted(NO_VALUES - {'message', 'text', 'reset', 'email', 'for', 'on', 'in', 'data', 'account', 'request'}, key=len, reverse=True))})s?\b"
 )
@@ -319,15 +319,13 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
 
 
 # Words that may occur between a word like token and its hex value: `try this token instead …`, `token (read only) …`.
-_BETWEEN_THEM = regex(
-    r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|instead|for now|now|here|again|below|please|today|works|stattdessen|jetzt|en su lugar|à la place)[ ,:]{1,2}"
-)
+_BETWEEN_THEM = regex(r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|(?&between a name and its value))[ ,:]{1,2}")
 _DIGEST_OF = regex(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = regex(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = regex(r"[\"'`“„«]")
 # What may directly precede a value: a punctuation mark, or a verb such as "is".
 _JOINED = regex(
-    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:is|was|are|be|now|to|as|ist|sind|lautet|war|es|son|est|sont|é|è|ora|jest|är|er|on|use|using|try|enter|type|with|mit|con|avec|got|gave|set|one)\b:?
+    r"""(?ix)(?:[:=→>"'`“„«*_(|/,]|->|[-–—](?=[ ])|\b(?:(?&is)|(?&are)|(?&with)|be|now|as|ora|use|try|enter|type|got|gave|set|one)\b:?
     |[:=][ ]{0,2}[\w.@+-]{2,40}[ ,/|]{1,4})[ ]{0,3}[*_"'`(]{0,3}$"""
 )
 _OTHER_LABEL = regex(
@@ -412,7 +410,7 @@ _DECORATION = regex(
 _PLAIN_DECORATION = regex(
     r"""(?:##\[\w{1,12}\])?[\s>*_•`"'|$#:-]*(?:\d{1,2}[.)][ ]{1,3})?(?:[A-Za-z]{1,6}[:,][ ]{0,2}|(?:-[ ])?(?:key|value):[ ]{1,2}|Out\[\d{1,4}\]:[ ]|=>[ ]|(?i:(?:new|generated|temporary|your)?[ ]?(?:value|result|output|one|answer)(?:[:=]|[ ]is)[ ]{0,2}))?["'`*_]{0,3}"""
 )
-_ASKING = regex(r"(?i)\b(?:what['’]?s?|which|send|tell|give|need|have|anyone|share|remind|was ist|wie|quel|cu[aá]l)\b[^\n]{0,50}$")
+_ASKING = regex(r"(?i)\b(?&asks)\b[^\n]{0,50}$")
 
 
 def _line_before(text: str, named: Named) -> str:
@@ -420,7 +418,7 @@ def _line_before(text: str, named: Named) -> str:
 
 
 _REPL = regex(
-    r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|λ)[ ]"
+    r"(?:>>>|In \[\d{1,4}\]:|irb[^\n>]{0,30}>|pry[^\n>]{0,30}>|iex[^\n>]{0,30}>|(?:js|node|psql|mysql|redis|sqlite|ghci|scala|jshell|\w{1,16}=#)>?|\u03bb)[ ]"
 )
 # `Wi-Fi password for guests`
 _TITLE, _REST_OF_TITLE = regex(r"(?:[A-Z][\w-]{1,14}[ ]){0,3}"), regex(r"(?:[ ][\w'’-]{1,12}){0,3}[ ]?")
@@ -428,4 +426,4 @@ _VALUE_IS = regex(r"(?i)\b(?:value|result|output)(?:[:=]|[ ]is)")
 _AFTER = regex(r"""["'`*_|.,;!\s]*""")
 _EMPTY = regex(r"""[\s>|`*_=+-]*(?:```\w{0,12})?[\s|]*""")
 _ANNOUNCING = regex(r"(?i)[:?=]\s*[*_`\"']{0,2}\s*$|\b(?:below|following|here|asked|requested|attached)\b|^[\"'*_`)\s]*$")
-_HEADING = regex(r"(?i)[\s>*_-]*(?:#|subject\b|betreff\b|objet\b|asunto\b|oggetto\b|re:|fwd?:|q:|question\b)")
+_HEADING = regex(r"(?i)[\s>*_-]*(?:#|(?&subject)|re:|fwd?:|q:|question\b)")

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from clawctl.extensions.secrets.lexicon import ANCHORED, NAMES, TOKEN, Meaning, anchor_words, meaning_of, plain, words_within
 from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.vocabulary import LISTS
 
 _BEHIND, _AHEAD = 150, 130  # characters read around a name
 _CODE = regex(
@@ -34,7 +35,7 @@ _END = regex(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
 _SOFT = regex(r"[,?、，,;|]|[ ][/–—-][ ]")
 _BLANK_LINE = regex(r"(?:^|\n)[ \t>*|`_-]*\Z")
 _JOINED = regex(r"(?:[:=：→]|->|=>|\bis|[-–—])[ \t\"'`*_«„“「『【\[(<]*\Z")
-_LISTED = regex(r"[ \t,/&+;·|-]*(?:(?:and|und|y|e|et|en|og|och|ja|i|ve|и|та|or|oder|ou|o|lub|和|と|و)[ \t]+)?\Z")
+_LISTED = regex(r"[ \t,/&+;·|-]*(?:(?:(?&and)|(?&or)|(?&and beyond))[ \t]+)?\Z")
 _COUNTED = regex(r"[ \u00a0-]?")
 TRIVIAL = frozenset(
     "0000 1111 1234 12345 123456 1234567 12345678 123456789 1234567890 000000 111111 00000000 0123 012345 654321 4321 123 000".split()  # noqa: SIM905
@@ -47,9 +48,9 @@ _OTHER_VALUE = regex(
     r"(?:[ )][<>]=?|[=!<>]=)[ ]?\(?$|\}[:/=]$|(?<![A-Za-z])(?:[A-Za-z]+_)+(?!(?i:code|pin|no|nr|number|cvv|cvc|otp|puk|password|passcode|totp|combo|combination)[=:])[A-Za-z]+=$|(?<![A-Za-z_])(?=_?(?:[A-Z]+_){2})(?!\w*(?:CODE|PIN|CVV|CVC|OTP|PUK|PASS|COMB))_?[A-Z_]+[ ]?[=:][ ]?$"
 )
 _DAY = regex(
-    r"(?:(?<!\d)\d{1,2}(?:st|nd|rd|th|\.)?(?:[ ]de)?[ ][^\W\d_]{3,12}\.?,?(?:[ ]de)?|[^\W\d_]{3,12}\.?[ ]\d{1,2}(?:st|nd|rd|th)?,?)[ ]$"
+    r"(?:(?<!\d)\d{1,2}(?:st|nd|rd|th|\.)?(?:[ ](?&of a month))?[ ][^\W\d_]{3,12}\.?,?(?:[ ](?&of a month))?|[^\W\d_]{3,12}\.?[ ]\d{1,2}(?:st|nd|rd|th)?,?)[ ]$"
 )
-_PARENTHESIS = regex(r"^[ ]?(?:\([^()\n]{1,24}[^()\n\d]\)|（[^（）\n]{1,24}）)(?=[ :=是はがisとを]|$)")  # `PIN (4 digits): …`
+_PARENTHESIS = regex(r"^[ ]?(?:\([^()\n]{1,24}[^()\n\d]\)|（[^（）\n]{1,24}）)(?=[ :=is]|(?&particles)|$)")  # `PIN (4 digits): …`
 _SPOKEN_GAP = regex(r"[ ,.…-]{1,4}")
 
 
@@ -524,25 +525,17 @@ class _Region:
         return False
 
 
-_ABBREVIATION = regex(
-    r"(?:^|[\s(])(?:nr|no|n|num|núm|št|č|tel|apt|ap|apto|zi|zi|z|st|str|bzw|ca|inkl|u|sr|sra|dr|mr|mrs|p|г|кв|д|ул)$", re.IGNORECASE
-)
+_ABBREVIATION = regex(r"(?:^|[\s(])(?&abbreviations)$", re.IGNORECASE)
 _ON_KEYPAD = regex(
-    r"[#*]?[ ](?:on|into|in|at|onto)[ ](?:the|that|its|our)[ ](?:[\w'’-]{2,12}[ ])?(?:key|number |entry )?pad\b|[ ](?:am|ins|ans|auf dem|in das)[ ](?:Tasten|Zahlen)feld",
+    r"[#*]?[ ](?:on|into|in|at|onto)[ ](?:the|that|its|our)[ ](?:[\w'’-]{2,12}[ ])?(?:key|number |entry )?pad\b|[ ](?&on the keypad)",
     re.IGNORECASE,
 )  # `badge + 6790 on the keypad`
 _NEXT_FIELD = regex(r"[\"'],\s{0,8}[\"']?(?!value|val\b|content|default|text)[A-Za-z_]")  # `"password":"***","port":`
-_INDIAN = regex(r"pin[ ]?code|पिन[ ]?कोड", re.IGNORECASE)
+_INDIAN = regex(r"(?i)(?&pin code)")
 _NUMBERED_PIN = regex(r"\b[Pp]ins? \d{1,3}\b")
-_PADLOCKS = frozenset(
-    "lock padlock candado cadenas antivol lucchetto cadeado hangslot fietsslot cijferslot vorhangeschloss fahrradschloss zahlenschloss klodka klodki kilit kilidi lakat lukko pyoranlukko hanglas cykellas hangelas zamek навесной keypad keybox lockbox keysafe".split()  # noqa: SIM905
-)
-_BACK = regex(
-    r"(?i)\bback\b|hinten|rückseite|au dos|verso|reverso|detrás|atrás|retro|dietro|achterop|achterkant|z tyłu|odwrocie|arka|обороте|обратной|сзади|звороті|bakpå|bagpå|baksida|takana|zadní|裏|背面|뒷면|뒤|خلف|ظهر|पीछे"
-)
-_CARD = regex(
-    r"(?i)digits|numbers|card|ziffern|zahlen|karte|chiffres|carte|cartão|carta|tarjeta|cifras|dígitos|números|cifre|cijfers|pas\b|kaart|cyfry|karty|karcie|kart|rakam|цифры|карт|цифри|siffr|kort|カード|桁|数字|卡|카드|숫자|أرقام|بطاق|अंक|कार्ड"
-)
+_PADLOCKS = frozenset(LISTS["padlocks"].split())
+_BACK = regex(r"(?i)(?&back)")
+_CARD = regex(r"(?i)(?&digits)|(?&card)")
 _ALONE = regex(r"[#*]?[\w-]{3,16}(?: \d{3,6}){0,2}[#*`\"'_.]{0,3}[ \t]*(?:\r?\n|$)")
 _TIME = regex(r"(?:[01]?\d|2[0-3])[0-5]\d")
 
@@ -585,7 +578,7 @@ def _token_meaning(word: str) -> int:
 
 
 _UNITS = frozenset("KiB MiB GiB TiB kB KB MB GB TB Mbit Gbit Mbps Gbps kHz MHz GHz kWh mAh".split())  # noqa: SIM905
-_SINO = regex("[공영일이삼사오육칠팔구]{3,12}(?:이?에요|예요|이?야|입니다|이?고|번)?")
+_SINO = regex("(?&digits without spaces)")
 
 
 _SPACELESS = regex("[\u3040-\u30ff\u3400-\u9fff\u0e01-\u0e4e〇]")

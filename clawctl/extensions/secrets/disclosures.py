@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from clawctl.extensions.secrets.digit_codes import PASSWORDS_AT, SECRET_NAME, code_words
 from clawctl.extensions.secrets.lexicon import TOKEN, Meaning, meaning_of, plain
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import (
     NAMING,
     TECHNICAL,
@@ -19,48 +19,20 @@ from clawctl.extensions.secrets.values import (
 from clawctl.extensions.secrets.vocabulary import LISTS
 
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
-_ENDINGS = regex(
-    r"(?:ed|ing|able|ible|ous|ful|less|ive|ary|ly|tion|ung|lich|bar|iert|heit|keit|ado|ada|ido|ida|ato|ata|uto|uta|ée?s?|vel|bile|mente|owy|owe|owa|ный|ная|ное|ен|ена|ано)$"
-)
+_ENDINGS = regex(r"(?&endings)$")
 _JOIN = regex(
-    r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?:is now|is|was|ist jetzt|ist nun|ist|lautet|war|est|c['’]est|es|era|é|è|era|luidt|to|brzmi|je|è ora|это|такой|такое|це|är|er|on|هي|هو|היא|הוא|είναι|este|e|olarak|adalah|là|है)[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
+    r"(?i)[ \t]{0,2}(?::|=|：|→|->)[ \t]{0,3}|(?:[ \t]{1,3}|(?<=['’]))(?&is)(?: (?&now))?[ \t]{1,3}:?[ \t]{0,2}|[ \t]{1,3}[-–—][ \t]{1,3}|[ \t]{1,2}(?=[«„“\"‚‘「『])"
 )
 _TOLD = regex(
     r"(?P<open>[\"'`«„“‚‘「『*_]{0,3})[ ]?(?P<value>[^\s\"`«»„“”「」『』。，、！؟،]{4,64})(?=[\s\"`«»„“”「」『』。，、！؟،]|$)"
 )
 _QUOTED = regex(r"[«„“‚‘「『\"'`]{1,2}[ ]?(?P<value>[^«»„“”‘’「」『』\"`\n]{3,60}?)[ ]?[»“”’」』\"'`]")
-_ENDS = regex(
-    r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:und|and|et|y|e|en|i|ve|и|та|but|aber|mais|pero|ma|maar|ale|ama|но)[ ])"
-)
-_CODEWORDS = regex(
-    r"(?i)code[ -]?words?|safe[ -]?words?|code ?wort|losungswort|telefon-?(?:kennwort|passwort|pin)|kunden-?kennwort|phone password|verbal password|security (?:word|phrase|answer)|memorable word|phrase (?:secrète|de passe|de sécurité)|frase (?:secreta|segreta|de paso|de acceso|d['’]accesso)|mot (?:de passe )?(?:de code|code|secret|de sécurité|convenu)|palabra (?:clave|secreta|de seguridad)|palavra(?:-| )(?:chave|secreta|de segurança)|parola (?:d['’]ordine|chiave|segreta|di sicurezza)"
-    r"|codewoord|wachtwoord voor de telefoon|(?:kodowe słowo|słowo kodowe|hasło telefoniczne|tajne słowo|hasło do infolinii)|(?:güvenlik|gizli) kelime\w{0,4}|кодово\w{1,3} слов\w{1,2}|секретн\w{2,3} слов\w{1,2}|合言葉|暗号|口令|암구호|كلمة السر|heslo pro telefon|kodord(?:et)?|kodeord(?:et)?"
-)
-_ANSWERS = regex(
-    r"(?i)maiden name|security (?:question|answer)[^\n:]{0,60}(?<=answer)|first pet(?:['’]s name)?|name of (?:my|your|the) first (?:pet|teacher|school)|mädchenname\w{0,2}|geburtsname der mutter|(?:erstes|ersten) haustier\w{0,2}|antwort auf die sicherheitsfrage|nom de jeune fille|premier animal|réponse secrète|apellido de soltera|primera mascota|respuesta (?:secreta|de seguridad)|nome de solteira|resposta secreta|primeiro animal"
-    r"|cognome da nubile|risposta (?:segreta|di sicurezza)|primo animale|meisjesnaam|geheime antwoord|eerste huisdier|nazwisko panieńskie|odpowiedź na pytanie|kızlık soyad\w{1,3}|gizli cevap|девичья фамилия|секретный ответ|ответ на (?:контрольный|секретный) вопрос|дівоче прізвище|відповідь на секретне|旧姓|秘密の(?:質問の)?答え|密保答案|안전 질문 답"
-)
-_ANCHORED = Anchors(
-    "code word", "codeword", "safe word", "safeword", "codewort", "losungswort", "kennwort", "phone password", "verbal password", "security", "memorable", "mot de", "phrase ", "frase ", "mot code", "mot secret", "palabra", "palavra", "parola",
-    "codewoord", "wachtwoord", "kodowe", "kodowy", "has?o", "tajne", "kelime", "kodord", "kodeord", "maiden", "first pet", "name of", "dchenname", "geburtsname", "haustier", "sicherheitsfrage", "jeune fille", "premier animal",
-    "ponse secr", "soltera", "mascota", "respuesta", "solteira", "resposta", "nubile", "risposta", "primo animale", "meisjesnaam", "geheime antwoord", "huisdier", "panie", "soyad", "gizli cevap", "heslo pro",
-)  # fmt: skip
-_BEYOND = (
-    "кодово", "секретн", "девичья", "дівоче", "ответ на", "合言葉", "暗号", "口令", "암구호", "كلمة السر", "旧姓", "秘密の", "密保答案", "안전 질문",
-)  # fmt: skip
-
-
-_QUESTIONS = Anchors(
-    "security question", "secret question", "recovery question", "challenge question", "sicherheitsfrage", "geheimfrage", "question secr", "question de s", "pregunta de seg", "pregunta secreta", "domanda di sic", "domanda seg",
-    "pergunta de seg", "pergunta secreta", "veiligheidsvraag", "geheime vraag", "controlevraag", "pytanie pomoc", "pytanie zabez", "g?venlik soru", "gizli soru", "s?kerhetsfr", "sikkerhedssp", "sikkerhetssp", "maiden name",
-)  # fmt: skip
-
-
-_NEW_ANCHORS = Anchors(
-    "new one is", "new one:", "new one's", "neue ist", "neues ist", "neu ist jetzt", "nouveau c", "nouvelle c", "nuevo es",
-    "nueva es", "nova ", "nuova ", "nieuwe is", "nowe to", "changed it to", "updated it to", "it's now", "it is now", "yenisi",
-    "nya ", "nye er",
-)  # fmt: skip
+_ENDS = regex(r"[\"'`»”’」』*_)]{0,3}(?:[.,;!?。，、)]|[ ]?[(（]|[ \t]*(?:\n|$)|[ ][-–—][ ]|[ ](?:(?&and)|(?&but))[ ])")
+_CODEWORDS = regex(r"(?i)(?&code word)")
+_ANSWERS = regex(r"(?i)(?&answer to a known question)")
+_ANCHORED = Anchors(*phrases("anchors of code words"))
+_QUESTIONS = Anchors(*phrases("questions"))
+_NEW_ANCHORS, _NEW_BEYOND = Anchors(*phrases("new")), Anchors(*phrases("new beyond"))
 
 
 @tried_at(_ANCHORED, _QUESTIONS, _NEW_ANCHORS, PASSWORDS_AT, BEYOND)
@@ -76,10 +48,7 @@ def in_disclosures(piece: Text) -> Iterator[Span]:
 
 def _after_codewords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = _ANCHORED.positions(piece)
-    if piece.beyond:
-        positions += [at for word in _BEYOND for at in positions_of(piece.lower, word)]
-    for at in positions:
+    for at in _ANCHORED.positions(piece):
         for pattern in (_CODEWORDS, _ANSWERS):
             begin = max(0, at - 10)
             named = pattern.search(text, begin, at + 60)
@@ -118,20 +87,15 @@ def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 # Text that the reader is asked to type: `for the password use maple-803-Kettle`, `pour le mot de passe mets …`.
-_ORDERED = regex(
-    r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?:use|take|try|type(?: in)?|enter|give (?:it|them|him|her)|put|say|nimm|nehmen(?: Sie)?|verwende|benutze|nutze|gib|eingeben|mets|mettez|tapez?|utilisez?|saisis(?:sez)?|entrez?|pon|ponga|usa|use|escribe|introduce|teclea"
-    r"|metti|inserisci|digita|coloca|coloque|digite|gebruik|neem|vul|typ|użyj|wpisz|podaj|kullan\w{0,2}|gir|bruk|brug|använd|skriv|käytä|введи\w{0,2}|используй\w{0,2}|вводи\w{0,2}|укажи\w{0,2})[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})"
-)
+_ORDERED = regex(r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?&type)[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})")
 # Quoted words that follow their label after some other words: `Passphrase on my key is “guitar acoustic fossil adapt”`.
 _QUOTED_PHRASE = regex(
-    r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:is|was|reads|ist|lautet|war|est|es|era|è|é|to|brzmi|je|är|er|on|luidt|is now|это|такой|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
+    r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:(?&is)|is now|reads|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
 )
 _SPOKEN_PHRASE = regex(
-    r"(?i)(?P<gap>(?:[ ][\w'’.-]{1,20}){0,7}?)[ ](?:is|ist|lautet|est|es|è|é|luidt|to|brzmi)[ ](?P<value>[^\W\d_]{4,14}[ ][^\W\d_]{4,14})(?=[.,;!?)]|[ ](?:and|und|et|y|e|en|i)[ ]|[ ]*(?:\n|$))"
+    r"(?i)(?P<gap>(?:[ ][\w'’.-]{1,20}){0,7}?)[ ](?&is)[ ](?P<value>[^\W\d_]{4,14}[ ][^\W\d_]{4,14})(?=[.,;!?)]|[ ](?&and)[ ]|[ ]*(?:\n|$))"
 )
-_OF_HOTLINE = regex(
-    r"(?i)phone|verbal|bank|telefon|téléphone|hotline|insur|versicher|sparkasse|carrier|provider|broker|teléfono|assicura|asegura|assur"
-)
+_OF_HOTLINE = regex(r"(?i)(?&spoken to)")
 
 
 def _is_chosen_word(value: str) -> bool:
@@ -165,12 +129,9 @@ def _is_spoken_phrase(value: str) -> bool:
     return _is_quoted_phrase(f"{value} other") and not any(_ENDINGS.search(word) for word in value.split())
 
 
-_QUESTIONS_BEYOND = (
-    "контрольный вопрос", "секретный вопрос", "контрольне питання", "秘密の質問", "密保问题", "安全问题", "보안 질문", "سؤال الأمان",
-)  # fmt: skip
 _ANSWER = regex(
-    r"(?i)(?:(?<![^\W\d_])(?:answer(?:ed|ing)?|antwort\w{0,4}|réponse|répond[sue]?\w{0,2}|respuesta|respond[íioe]|risposta|rispond[oi]|resposta|antwoord|odpowiedź|odpowiadam|cevap\w{0,3}|cevab\w{0,3}|svar\w{0,2}|ответ\w{0,2}|відповідь|A)(?![^\W\d_])|答え|答案|답변?|الجواب|->|→)"
-    r"(?P<gap>(?:[ ](?:is|was|with|ist|mit|est|es|è|é|jest|to|är|er)\b|[ ]?[:=：はは是为]|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"
+    r"(?i)(?:(?<![^\W\d_])(?&answer)(?![^\W\d_])|(?&answer beyond)|->|→)"
+    r"(?P<gap>(?:[ ](?:(?&is)|(?&with))\b|[ ]?(?:[:=：]|(?&particles))|[ ]?->|[ ]?→|[ ](?:[a-z]{2,10}[ ])?(?=[\"'`„“«])|[ ](?=\S{0,40}[0-9]))+)[ ]{0,2}[\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“。，]{4,40}(?:(?<![,;])[ ](?-i:[A-Z])[^\s\"'`»”“.,]{2,20})?)"
 )
 
 
@@ -179,10 +140,7 @@ def _security_answers(piece: Text) -> Iterator[Span]:
     zk3Biscotte`.
     """
     text = piece.text
-    positions = _QUESTIONS.positions(piece)
-    if piece.beyond:
-        positions += [at for word in _QUESTIONS_BEYOND for at in positions_of(piece.lower, word)]
-    for at in positions:
+    for at in _QUESTIONS.positions(piece):
         for answer in _ANSWER.finditer(text, at + 4, at + 260):
             value = answer["value"].rstrip(".,;:?)'’*_!")
             if not answer["gap"].strip() and not any(map(str.isdigit, value)):
@@ -302,27 +260,20 @@ def _is_jumbled(value: str) -> bool:
     )
 
 
-_NEW = regex(
-    r"(?i)(?:new one(?: is|['’]s|:)|neu(?:e|es)? ist(?: jetzt)?|nouve(?:au|lle) c['’]est|nuev[oa] es|nova (?:é|senha é)|nuova è|nieuwe is|nowe to|(?:changed|updated) it to|it['’]s now|it is now|yenisi|n(?:ya är|ye er))[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})"
-)
-_NEW_BEYOND = ("новый ", "новый:", "新しいのは", "新的是", "新密码", "새로운 건", "الجديدة")
-_NEW_OTHER = regex(
-    r"(?:новый(?: пароль)?|新しいのは|新的是|新密码是?|새로운 건|الجديدة)[ :：—-]{0,4}[\"'`«]?(?P<value>[!-~]{6,64})"
-)
+_NEW = regex(r"(?i)(?&the new one is)[: ]{1,3}[\"'`«„“*]{0,2}(?P<value>[^\s\"'`»”]{6,64})")
+_NEW_OTHER = regex(r"(?&the new one beyond)[ :：—-]{0,4}[\"'`«]?(?P<value>[!-~]{6,64})")
 _PHRASED = regex(r"[A-Za-z]{3,12}(?:[-_.][A-Za-z]{3,12}){1,5}[-_.]?\d{1,4}[!?#*]?")
 
 
 def _renewed_passwords(piece: Text) -> Iterator[Span]:
     text = piece.text
-    positions = _NEW_ANCHORS.positions(piece)
-    for at in positions:
+    for at in _NEW_ANCHORS.positions(piece):
         if match := _NEW.match(text, at):
             value = match["value"].rstrip(".,;:)")
             if _PHRASED.fullmatch(value) or (_is_disclosed(value, False, "") and not value.isalpha()):
                 yield Span(match.start("value"), match.start("value") + len(value), "password")
-    if piece.beyond:
-        for at in [at for word in _NEW_BEYOND for at in positions_of(piece.lower, word)]:
-            if (match := _NEW_OTHER.match(piece.lower, at)) and _is_disclosed(
-                value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""
-            ):
-                yield Span(match.start("value"), match.start("value") + len(value), "password")
+    for at in _NEW_BEYOND.positions(piece):
+        if (match := _NEW_OTHER.match(piece.lower, at)) and _is_disclosed(
+            value := text[match.start("value") : match.end("value")].rstrip(".,;:)"), False, ""
+        ):
+            yield Span(match.start("value"), match.start("value") + len(value), "password")

@@ -21,6 +21,7 @@ from clawctl.extensions.secrets.values import (
     is_stronger_password,
     is_words,
 )
+from clawctl.extensions.secrets.vocabulary import LISTS
 
 _MAX_NAMES = 400  # per piece
 
@@ -36,16 +37,12 @@ _ASSIGN = regex(
 _ENCODED = regex(
     r"(?i)(?:%22|%27|%5D){0,2}(?:%3D|%3A|=)(?:%20|\+)?(?:%22|%27)?(?P<value>(?:[\w.~!*()$@/+-]|%(?!26|22|27|3B|7D|2C)[0-9a-f]{2}){4,512})"
 )
-_COPULA = (
-    r"(?:[ \t]{1,3}(?:is now|is still|is|was|ist jetzt|ist|lautet|war|wäre|est|es|era|será|serà|sera|é|è|e|este|sunt|er|är|ær|var|on|oli|jest|c['’]est|to|brzmi|je|zní|bude|yra|ir|это|был|такой|такий|це|є|е|је"
-    r"|van|im|zu|to|para|adalah|ialah|yaitu|yakni|là|ni|ay|da|és|eh|est[áa]|olarak|olan|mó|bị|है|কি|হল|হলো|คือ|هي|هو|است|הוא|היא|είναι|ήταν|heißt|luidt|lyder|kuuluu|reads|becomes|contains|holds|gave me|prints|printed|returned|returns|shows|showed|changed from|from|equals|set to|changed to|now)(?=[ \t:])"
-    r"|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|は|が|を|是|为|為|는|은|이|가|คือ|：))"
-)
+_COPULA = r"(?:[ \t]{1,3}(?:(?&is)|(?&also is))(?=[ \t:])|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|(?&particles)|：))"
 _PROSE = regex(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?:ab heute|ab sofort|jetzt|nun|currently|still|again|just|simply|probably|actually|maintenant|désormais|ahora|adesso|ora|agora|nu|teraz|теперь|сейчас|the following|as follows|wie folgt)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?&now)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
     re.IGNORECASE,
 )
-_CJK = regex(rf"""[ \t]{{0,2}}(?:は|が|を|是|为|為|는|은|이|가|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
+_CJK = regex(rf"""[ \t]{{0,2}}(?:(?&particles)|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
 _PAIR = regex(
     rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""",
     re.IGNORECASE,
@@ -57,7 +54,7 @@ _NEXT_ELEMENT = regex(
 )
 _COMMA = regex(rf"""(?:{_Q})?\s{{0,4}},\s{{0,16}}{_QUOTED}""")
 _SPACE = regex(
-    rf"""(?:{_Q}|[*_]{{1,2}}|[ ]d['’]ordine)?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
+    rf"""(?:{_Q}|[*_]{{1,2}}|(?&completes a label))?(?:[ \t]{{1,2}}(?=[^\x00-\x7f])[^\W\d_]{{1,16}}){{0,3}}[ \t]{{1,12}}(?:\d[ ])?{_Q}?(?P<value>[^\s"'`“”«»„]{{4,256}})"""
 )
 _ROW = regex(r"[,;\t](?P<value>[^\s,;\"']{6,128})(?=\r?\n|$)")  # a row with two columns
 _QUOTED_NEXT = regex(rf"""[ \t]{{1,4}}{_QUOTED}""")
@@ -66,7 +63,7 @@ _CALLED = regex(rf"""\(\s{{0,4}}{_QUOTED}\s{{0,4}}\)""")
 _NEXT_LINE = regex(
     r"[^\n:]{0,40}:[ \t]{0,4}(?:\[[a-z ]{4,24}\]|\*{3,32})?[ \t]{0,4}\r?\n(?P<value>[^\s\"'`]{6,128})[ \t]*(?:\r?\n|$)"
 )  # text typed at a prompt
-_COPULAS = frozenset(["is", "as", "ist", "als", "est", "es"])
+_COPULAS = frozenset(LISTS["is"].split())
 
 
 @tried_at(NAMES_AT, BEYOND)
@@ -171,10 +168,7 @@ def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: 
 
 
 # The line above names the user: `Identifiant : mlegrand`.
-_USER_LINE = regex(
-    r"(?i)(?:^|\n)[ \t>*•-]{0,8}(?:user(?:[ _-]?name)?|login|log-?in|account|identifiant|utilisateur|usuario|utente|usuário|benutzer(?:name)?|nutzer(?:name)?|gebruiker(?:snaam)?|użytkownik|användare|bruker(?:navn)?|käyttäjä|kullanıcı(?: adı)?|логин|пользователь|uživatel|e-?mail|mail|adresse)"
-    r"[ ]{0,2}[:=][ ]{1,3}[^\s]{2,64}[ \t]*\r?\n$"
-)
+_USER_LINE = regex(r"(?i)(?:^|\n)[ \t>*•-]{0,8}(?&user name)[ ]{0,2}[:=][ ]{1,3}[^\s]{2,64}[ \t]*\r?\n$")
 _OPTION = regex(r"(?:^|\s)-{1,2}(?:[\w-]{0,24}|(?:e|env|set|set-string|build-arg|var)[ =][\"']?[\w.-]{0,40})$")
 _COMMAND = regex(r" [a-z][\w./-]{1,40}(?: |$)")
 
@@ -248,9 +242,7 @@ _MAX_JOINING = 3
 _ASSIGNMENT = regex(r"[a-z][\w.-]*=")
 
 # What may occur between a name and a value that is a number or words.
-_IS = regex(
-    r"""(?i)(?:["'`*_]{0,2}[ ]?(?:is|is now|is still|was|ist|lautet|est|es|é|è|jest|это|=|:|は|是|为|는|은)[ :]{0,2}["'`“«„*_]{0,2})"""
-)
+_IS = regex(r"""(?i)(?:["'`*_]{0,2}[ ]?(?:(?&is)(?: now| still)?|=|:|(?&particles))[ :]{0,2}["'`“«„*_]{0,2})""")
 _NUMBER = regex(r"\d{6,24}")
 
 

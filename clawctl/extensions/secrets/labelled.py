@@ -7,7 +7,19 @@ from collections.abc import Callable, Iterator
 from clawctl.extensions.secrets.commands import SAFE_FLAG, is_given
 from clawctl.extensions.secrets.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.extensions.secrets.names import is_secret_under
-from clawctl.extensions.secrets.text import BLOBS, DIGITS, QUOTES, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import (
+    BLOBS,
+    DIGITS,
+    QUOTES,
+    AnchorGroups,
+    Anchors,
+    Span,
+    Text,
+    anchors_of,
+    positions_of,
+    regex,
+    tried_at,
+)
 from clawctl.extensions.secrets.values import (
     DIGIT,
     entropy,
@@ -65,7 +77,6 @@ def _is_derived(value: str) -> bool:
 
 def _is_network_word(value: str) -> bool:
     """Whether the value is words and a number (`aurora-8812`), or looks generated."""
-    value = value.rstrip(".,;:)!")
     return is_stronger_password(value) or (_WORDS_AND_NUMBER.fullmatch(value) is not None and not is_stand_in(value))
 
 
@@ -75,9 +86,7 @@ _WORDS_AND_NUMBER = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2
 # Patterns that must precede some of the words.
 _OPTION = regex(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
 _NEEDED_BEFORE = {
-    "i.e. ": regex(
-        r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|kennwort|mot de passe|contrase|senha|wachtwoord|hasło)[^\n]{0,60}$"
-    ),
+    "&that is": regex(r"(?i)(?:(?&password)|passw|\bpw|\bpwd|\bpin\b)[^\n]{0,60}$"),
     '"-p': regex(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
     '"p":': regex(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
     "pass": _OPTION,
@@ -91,7 +100,7 @@ _NEEDED_BEFORE = {
 }
 # For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*words.split(",")), _NEEDED_BEFORE.get(words.split(",")[0]), regex(pattern), check)
+    (Anchors(*anchors_of(words)), _NEEDED_BEFORE.get(words.split(",")[0]), regex(pattern), check)
     for words, pattern, check in (
         ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
         ("otp,2fa,mfa,authenticator,seed", rf"(?<![0-9a-f]{{6}})(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
@@ -104,11 +113,11 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
-        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|passwort|kennwort)[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
+        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|(?&password))[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
         ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|–—][ ]{1,2}|[ ]?,[ ]|[ ]with[ ])[\"'`]?(?![a-z_]{1,24}=)(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
         ("root ,administrator ,admin ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)[ ](?P<value>[^\s:\"'`()=,]{8,64})(?=\s|$)", _is_generated),
         ("root/,admin/,administrator/", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)/(?P<value>[^\s:\"'`/]{6,64})(?=[\s\"',;.)]|$)", _is_generated),
-        ("pw ,password ,passwort ,kennwort ", r"(?i)(?<![a-z])(?:pw|password|passwort|kennwort)[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
+        ("pw ,password ,&words for a password", r"(?i)(?<![a-z])(?:pw|password|(?&words for a password))[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
         ("server key ,server host ,message-digest-key ,key-string ,authentication-key ", r"(?i)(?:server(?: host \S{1,60})?[ ]key|message-digest-key[ ]\d{1,3}[ ]md5|key-string|authentication-key(?:[ ]\d{1,5}[ ]\w{2,6})?)[ ](?:\d[ ])?[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("-p ,-pw ,-w ", r"(?<=[ ])-{1,2}(?:p|pw|w)[ ][\"']?(?P<value>[^\s\"'`/$]{8,64})(?=[\"']?(?:\s|$))", _is_generated),
         ('"p":,"pw":,"pwd":', r'"(?:p|pw|pwd)"\s{0,3}:\s{0,3}"(?P<value>[^"\n\\]{4,128})"', _is_loose),
@@ -126,7 +135,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("wpa_passphrase ", r"wpa_passphrase (?:[\"'][^\"'\n]{1,40}[\"']|\S{1,40}) [\"']?(?P<value>[^\s\"']{8,64})", _is_loose),
         ("key", r"(?i)key[\"']?\s{0,3}[:=]\s{0,3}(?:(?:bytes|bytearray)\.fromhex\(|unhexlify\(|b)[\"'](?P<value>[^\"'\n]{16,256})[\"']", is_strong_key),
         ("key", r"(?i)key[ ]{0,3}[:=][ ]{0,3}[\"'](?P<value>[^\"'\n]{16,256})[\"']\.(?:getbytes|tobytearray|encode|data)\(", is_strong_key),
-        ("passphrase,pass phrase,pass-phrase,passwor", r"(?i)pass(?:[ -]?phrase|word|wort)s?\b[^\n:=]{0,60}?(?:[:=]>?|->|→|[ ]is|[ ]ist|(?=[ ][\"'`]))[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
+        ("passphrase,pass phrase,pass-phrase,passwor", r"(?i)pass(?:[ -]?phrase|wor[dt])s?\b[^\n:=]{0,60}?(?:[:=]>?|->|→|[ ](?&is)|(?=[ ][\"'`]))[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
         ("securestring", r"(?i)securestring[ ]+--value[ =]+[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
         ("password", r"(?i)password\w{0,12}(?::[ ]?\w{1,16})?[ ](?:by|=)[ ]\w{1,16}\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", is_strong_password),
         ("user ", r"(?i)user[ ]\w{1,32}[ ](?:[\w+@~*-]{1,20}[ ]){0,4}>(?P<value>[^\s]{4,128})", is_strong_password),
@@ -135,7 +144,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("community ", r"(?i)community (?!public\b|private\b)[\"']?(?P<value>[^\s\"']{4,64})[\"']?[ ](?:ro|rw)\b", _is_loose),
         ("register ", r"register[ ][\w.@-]{1,40}[ ][\w.-]{3,60}[ ](?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
         (" /p ", r"[ ]/p[ ][\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
-        ("@", r"@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}[\"'`)]?(?:[:;,|]|[ ]{1,2}[/|][ ]{1,2}|[ ]{0,2}(?:[:;,]|->|→|—|–)[ ]{0,2}|\t|[ ]{1,3}-[ ]|[ ](?:and|und|with|pw|pass|password)[ :]{1,2})[\"'`]?(?P<value>[^\s\"'`/|,;]{6,64})(?=[\"'`,;)]?(?:\s|$))", is_stronger_password),
+        ("@", r"@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}[\"'`)]?(?:[:;,|]|[ ]{1,2}[/|][ ]{1,2}|[ ]{0,2}(?:[:;,]|->|→|—|–)[ ]{0,2}|\t|[ ]{1,3}-[ ]|[ ](?:(?&and)|with|pw|pass|password)[ :]{1,2})[\"'`]?(?P<value>[^\s\"'`/|,;]{6,64})(?=[\"'`,;)]?(?:\s|$))", is_stronger_password),
         ("pass,pwd", r"(?i)pass\w{0,6}(?:-(?:command|file))?[ =][\"'<$(]{1,3}(?:echo|printf)[ ](?:-\w[ ])?[\"']?(?P<value>[^\s\"')$]{4,128})", _is_loose),
         ("add-mask::", r"add-mask::(?P<value>[^\s]{4,512})", lambda value: not is_stand_in(value)),
         ("user =,user=,user: ,userpwd", r"(?i)user(?:pwd)?[\"']?[ ]{0,4}[=:][ ]{0,4}[\"']?[\w.@+-]{1,64}:(?P<value>[^\s\"'/]{6,128})[\"']?(?=\s|$)", is_stronger_password),
@@ -143,10 +152,10 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
         ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
         ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
-        ("i.e. ,that is ,d.h. ,so it is ,es decir ,cio? ,oftewel ,czyli ,also ,c'est-?-dire ", r"[^\d\s]{2,12}(?: (?:is|dire|it))?,? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
+        ("&that is", r"[^\d\s]{2,12}(?: (?&that goes on)){0,2},? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
         ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
         ("bitwarden,vaultwarden,keepass,1password,lastpass,dashlane,enpass,nordpass,proton pass,keychain,truecrypt,veracrypt,cryptomator,luks", r"(?i)\w{4,12}(?:[ ](?:master|main|vault|login|unlock|pw|pass|db|database|file|container|volume|is|for \w{2,12}))*(?:[ ]{0,2}(?:=|:|->|→)|[ ]is)[ ]{1,2}[\"'`]?(?P<value>[^\s\"'`]{8,128})", lambda value: is_passphrase(value) or is_stronger_password(value)),
-        ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?:key|pass\w{0,6}|pw|pwd|code|schlüssel|kennwort|clé|clave|chiave|contraseña|senha|sleutel|hasło)(?: (?:is|ist|est|es|è|é)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{8,63})", _is_network_word),
+        ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?&network key)(?: (?&is)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{7,62}[^\s\"'`*.,;:)])", _is_network_word),
         ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
         ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
         ("requirepass ,masterauth ", r"(?:requirepass|masterauth)[ ]+[\"']?(?P<value>[^\s\"'$<]{4,128})", _is_loose),
@@ -196,7 +205,7 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[
         ("setup code,pairing code,manual code", r"(?i)(?:setup|pairing|manual) code\b[^\n\d]{0,60}(?P<value>\d{4}-\d{3}-\d{4}|\d{3}-\d{2}-\d{3}|\d{11}|\d{8})(?![\w-])", bool),
         ("2fa,otp,mfa", r"(?i)(?:2fa|otp|mfa)\b[^\n\d]{0,40}\b(?:use|enter|type|put|try|with|is)[ ](?P<value>\d{6})(?![\w.,-]\d|\w)", bool),
         ("setpin ,set-pin ,--pin ,--pin=", r"(?i)(?:set-?pin|--pin)[ =](?P<value>\d{4,12})(?!\w)", bool),
-        ("gebruik ,usa ,use ,utilisez ,utilise ,verwende,nutze,utiliza ,utilize ,inserisci ,voer ,brug ,bruk ,anv?nd ,wpisz ,u?yj ,enter ", r"(?i)\w{3,10}(?: Sie)?(?: (?:el|le|la|de|den|il|o|the)? ?(?:code|código|codice|kod|kode|koden))?[ ](?P<value>\d{4,8})[ ](?:om|para|pour|um|per|aby|att|for|til|to)[ ](?:[\w']{1,12}[ ]){0,3}(?:loggen|log|iniciar|acceder|entrar|vous|connecter|anzumelden|einzuloggen|accedere|confirm\w{0,8}|verif\w{0,8}|bevestigen|zalogować|logga|logge|sign|best?tigen)\b", bool),
+        ("&use a code", r"(?i)\w{3,10}(?: (?&you))?(?: (?&the code))?[ ](?P<value>\d{4,8})[ ](?&in order to)[ ](?:[\w']{1,12}[ ]){0,3}(?&log in)\b", bool),
         ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", is_opaque),
         ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
     )

@@ -94,11 +94,9 @@ class _Lexicon:
 
 
 _LEXICON = _Lexicon()
-# `Türcode`, `portkod`, `ovikoodi`: the word also names what the code opens.
-_COMPOUND = regex(
-    r"(?P<of>.{2,24}?)[s]?(?P<word>codes?|codice|koden?|kode(?:n|ns|s)?|kod(?:u|em|om|ot|ja|ot)?|koodin?|kood|kombination(?:en)?|combinatie|nummer|nummret|pin|zahl|passwort|kennwort|wachtwoord|losenord|passord)$"
-)
 _COMPOUND_ENDS = tuple(table("vocabulary.txt")["ends of compounds"].split())
+# `Türcode`, `portkod`, `ovikoodi`: the word also names what the code opens.
+_COMPOUND = regex(rf"(?P<of>.{{2,24}}?)s?(?P<word>{'|'.join(_COMPOUND_ENDS)})$")
 _OF_CODES = Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX
 
 
@@ -135,7 +133,7 @@ def meaning_of(word: str) -> int:
             )
         if of & Meaning.HARMLESS:
             meanings |= Meaning.HARMLESS
-        elif of & _OF_CODES and compound["word"] not in ("nummer", "nummret", "zahl"):
+        elif of & _OF_CODES:
             meanings |= Meaning.STRONG
     return meanings
 

@@ -22,6 +22,7 @@ from clawctl.extensions.secrets.vocabulary import (
     ANCHORS_BEYOND,
     ENGLISH,
     KEYS_LONGEST_FIRST,
+    LISTS,
     LONGEST_FIRST,
     NO_VALUES,
     SHORT,
@@ -45,7 +46,7 @@ _BEFORE_KEY = regex(
     r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
     r"|cipher|aes|hmac|wallet|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
     r"|project|ingest|signature|routing|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
-    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|clé|cle|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
+    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
 )  # fmt: skip
 NOT_KEY = regex(
     r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
@@ -120,7 +121,7 @@ def kind_of_name(name: str) -> Literal["password", "key", "part"] | None:
     return None if NOT_KEY.search(before) else "key"
 
 
-_JOINED_BY_CASE = frozenset(("pwd", "pw", "psk", "mdp", "senha", "heslo"))  # `strPwd`
+_JOINED_BY_CASE = frozenset(LISTS["joined by case"].split())  # `strPwd`
 
 
 _PARTS = regex(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -195,5 +196,5 @@ _EXACT = regex(
     "|".join(map(re.escape, [word for word in (*LONGEST_FIRST, *KEYS_LONGEST_FIRST) if not word.isascii()])), re.IGNORECASE
 )
 _EARLIER = regex(r"(?<![\w-])[A-Za-z]{1,14}[ ]$")
-_PHRASE_STARTS = ("passe", *(word[:4] for word in LONGEST_FIRST if " " in word and word[:4].isascii()))
-_PHRASE = regex(rf"(?:passe|{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?:nya|mu|ku)?(?!\w)", re.IGNORECASE)
+_PHRASE_STARTS = tuple(word[:4] for word in LONGEST_FIRST if " " in word and word[:4].isascii())
+_PHRASE = regex(rf"(?:{'|'.join(word for word in LONGEST_FIRST if ' ' in word)})(?&of whom)?(?!\w)", re.IGNORECASE)

@@ -4,19 +4,24 @@
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from clawctl.extensions.secrets.text import BEYOND, BLOBS, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import (
+    BEYOND,
+    BLOBS,
+    AnchorGroups,
+    Anchors,
+    Span,
+    Text,
+    anchors_of,
+    positions_of,
+    regex,
+    tried_at,
+)
 from clawctl.extensions.secrets.values import DIGIT, is_stand_in, is_strong_key, mixed
+from clawctl.extensions.secrets.vocabulary import PLAIN_FOURS
 
 _DISK = regex(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
-_PLAIN_FOURS = frozenset([
-    "that", "must", "have", "some", "with", "your", "this", "will", "from", "when", "then", "they", "been", "into", "only",
-    "also", "each", "more", "than", "used", "user", "name", "char", "long", "text", "type", "file", "data", "same", "like",
-    "code", "word", "what", "were", "here", "there", "need", "want", "keep", "just", "make", "take", "open", "safe", "lock",
-    "door", "home", "work", "show", "send", "mail", "next", "last", "left", "back", "four", "five", "none", "very", "much",
-    "such", "most", "both", "upon", "even", "once", "does", "done", "goes", "gone",
-])  # fmt: skip
-_TURN = r"(?<![^\W\d_])(?:left|right|links|rechts|gauche|droite|izquierda|derecha|esquerda|direita|sinistra|destra|lewo|prawo|vänster|höger|c?cw|l|r)(?![^\W\d_])"
-_THEN = r"[ ,;/-]{1,3}(?:(?:then|and|dann|und|puis|luego|poi|dan|to) ){0,2}"
+_TURN = r"(?<![^\W\d_])(?&turn)(?![^\W\d_])"
+_THEN = r"[ ,;/-]{1,3}(?:(?&then) ){0,2}"
 _SERIAL = r"[A-Z0-9]{4,6}(?:-[A-Z0-9]{4,6}){2,5}"
 
 
@@ -26,7 +31,7 @@ def _is_serial(value: str) -> bool:
 
 def _is_fours(value: str) -> bool:
     words = re.split("[ -]", value)
-    return _PLAIN_FOURS.isdisjoint(words) and len(set(words)) > 2 and "xxxx" not in words
+    return PLAIN_FOURS.isdisjoint(words) and len(set(words)) > 2 and "xxxx" not in words
 
 
 def _is_loose(value: str) -> bool:
@@ -37,35 +42,34 @@ def _is_backup(value: str) -> bool:
     return DIGIT.search(value) is not None and len(value) >= 6 and not is_stand_in(value)
 
 
-_PASSWORDS = r"(?i:passw\w{0,8}|kennw\w{1,8}|contraseña|senha|mot de passe|hasło|şifre\w{0,6}|пароль|パスワード|密码|密碼|비밀번호|wachtwoord|key|schlüssel)"
 # For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
-_FORMS: tuple[tuple[Anchors, tuple[str, ...], re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*(word for word in words.split(",") if word.isascii())), tuple(word for word in words.split(",") if not word.isascii()), regex(pattern), check)
+_FORMS: tuple[tuple[Anchors, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
+    (Anchors(*anchors_of(words)), regex(pattern), check)
     for words, pattern, check in (
-        ("app password,app-specific,app passw,app-passw,app-kennw,application,aplicaci,app-wachtwoord,aplikacji,uygulama,приложен,アプリ,专用密码,앱 ", rf"[^\n:]{{0,60}}?{_PASSWORDS}?[^\n]{{0,60}}?(?:[:：=]|\bis|\bist|\best|\bes|è|é|\bto|是|は|[ ]-)?[\s\"'`*]{{1,4}}(?<![A-Za-z])(?P<value>[a-z]{{4}}(?:[ -][a-z]{{4}}){{3}})(?![a-z]|[ -][a-z])", _is_fours),
+        ("&app passwords", r"[^\n]{0,120}?(?:[:：=]|\b(?&is)|(?&particles)|[ ]-)?[\s\"'`*]{1,4}(?<![A-Za-z])(?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z]|[ -][a-z])", _is_fours),
         ("app password,app-specific,app-passw", r"[^\n]{0,80}?[\s\"'`*:](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?=[ ]{0,2}(?:[(.,\n\"'`*]|$))", _is_fours),
-        ("claim code,gift card,giftcard,gift code,geschenk,gutschein,carte cadeau,tarjeta regalo,tarjeta de regalo,cartao presente,vale presente,buono regalo,carta regalo,cadeaubon,cadeaukaart,karta podarunkowa,karty podarunkowej,hediye,redeem,подароч,подарун,ギフト,礼品卡,禮品卡,기프트,游戏激活", rf"[^\n]{{0,60}}(?:\n[^\n]{{0,50}}){{0,3}}?[\s:：\"'`*(](?P<value>{_SERIAL}|[A-Z0-9]{{14,16}})(?![\w-])", lambda value: (_is_serial(value) and mixed(value)) or ("-" in value and _is_serial(value))),
-        ("steam,cd key,cd-key,game key,product key,produktschl,activation,aktivier,license key,licence key,lizenz,serial key,clé d,clave de producto,código de activación,chave de ativa,chiave,activatie,klucz,anahtar,ключ,プロダクトキー,激活码,序列号,제품 키,windows key,office key,registration", r"[^\n]{0,70}(?:\n[^\n]{0,30})?[\s:：=\"'`*(](?P<value>[A-Z0-9]{5}(?:-[A-Z0-9]{5}){2,5}|[A-Z0-9]{4}(?:-[A-Z0-9]{4}){3,5})(?![\w-])", _is_serial),
-        ("backup code,back-up code,backup-code,recovery code,emergency code,backupcode,notfallcode,wiederherstellungscode,code de secours,codice di backup,codice di recupero,herstelcode,kod zapasowy,yedek kod,резервный код,バックアップコード,备用码,복구 코드,백업 코드", r"[^\n:：=]{0,40}[:：=][ ]{0,3}[\"'`*]{0,2}(?P<value>[A-Za-z0-9]{4,12}(?:[- ]?[0-9][A-Za-z0-9]{3,7}){0,4})(?![\w-])", _is_backup),
-        ("提取码,提取碼,访问码,訪問碼,提取密码,分享码,取件密码,访问密码", r"[^\n]{0,3}[:： 是为]{1,4}(?P<value>[A-Za-z0-9]{4,8})(?![A-Za-z0-9])", bool),
+        ("&gift cards", rf"[^\n]{{0,60}}(?:\n[^\n]{{0,50}}){{0,3}}?[\s:：\"'`*(](?P<value>{_SERIAL}|[A-Z0-9]{{14,16}})(?![\w-])", lambda value: (_is_serial(value) and mixed(value)) or ("-" in value and _is_serial(value))),
+        ("&product keys", r"[^\n]{0,70}(?:\n[^\n]{0,30})?[\s:：=\"'`*(](?P<value>[A-Z0-9]{5}(?:-[A-Z0-9]{5}){2,5}|[A-Z0-9]{4}(?:-[A-Z0-9]{4}){3,5})(?![\w-])", _is_serial),
+        ("&backup codes", r"[^\n:：=]{0,40}[:：=][ ]{0,3}[\"'`*]{0,2}(?P<value>[A-Za-z0-9]{4,12}(?:[- ]?[0-9][A-Za-z0-9]{3,7}){0,4})(?![\w-])", _is_backup),
+        ("&codes of shared files", r"[^\n]{0,3}(?:[:： ]|(?&particles)){1,4}(?P<value>[A-Za-z0-9]{4,8})(?![A-Za-z0-9])", bool),
         ("pwd=", r"(?<=[?&])pwd=(?P<value>[A-Za-z0-9]{4,8})(?![A-Za-z0-9])", bool),
         ("/private-", r"/private-(?P<value>[0-9a-f]{16,64})(?=/)", bool),
         ("/owa/calendar/", r"/owa/calendar/[\w@.-]{10,120}/(?P<value>[0-9a-f]{16,80})(?=/)", bool),
         ("/published/2/", r"/published/2/(?P<value>[\w-]{30,200})", bool),
         ("/ical/,/ics/,ical?,icalfeed,/calendar/", r"[^\s\"']{0,120}?[?&/](?:t|token|s|k|key|auth|u)=?(?P<value>[A-Za-z0-9_-]{16,120})(?=\.ics|[&\s\"']|$)", lambda value: is_strong_key(value)),
-        ("key content,sselinhalt,contenu de la cl,contenido de la clave,contenuto chiave,contenuto della chiave,do da chave,zawarto,sleutelinhoud,inhoud van sleutel,anahtar ?eri,содержимое ключа,вміст ключа,キー コンテンツ,关键内容,金鑰內容,키 콘텐츠", r"[^\n:：]{0,24}[ \t]{0,30}[:：][ \t]{1,4}(?P<value>[^\n\r]{8,63}?)(?=[ \t]*(?:\r?\n|$))", bool),
+        ("&key content", r"[^\n:：]{0,24}[ \t]{0,30}[:：][ \t]{1,4}(?P<value>[^\n\r]{8,63}?)(?=[ \t]*(?:\r?\n|$))", bool),
         ("wireless.", r"wireless\.[\w@\[\].-]{1,60}\.(?:key\d?|sae_password|wpa_psk)=(?P<quote>[\"']?)(?P<value>[^\"'\s]{5,63})(?P=quote)", _is_loose),
         ("option key,option wpakey", r"option[ \t]{1,4}(?:wpa)?key\d?[ \t]{1,4}(?P<quote>[\"'])(?P<value>[^\"'\n]{8,63})(?P=quote)", _is_loose),
         ("wifi-sec.psk,security.psk,wifi-sec.wep,wifi connect", r"(?:[\w.-]{0,30}psk|wifi connect[^\n]{0,60}?password)[ =][\"']?(?P<value>[^\s\"'<$]{5,63})", _is_loose),
         ("encryption:", r"encryption:[ ]{0,4}(?:\r?\n[ \t]{1,12})?key:[ ]{1,4}[\"']?(?P<value>[A-Za-z0-9+/]{40,64}={0,2})", bool),
         ("local_key,localkey", r"(?i)local_?key[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[^\s\"',;]{16,32})", _is_loose),
         ("noise_psk,bindkey,mesh_key,irk,network_key,zha_key,aes_key,s2_access,s0_legacy,s2_auth,s2_unauth", r"(?i)\w{2,24}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[0-9a-fA-F]{32,64}|[A-Za-z0-9+/]{40,64}={0,2})(?![\w+/])", mixed),
-        ("banking,bank ,banca telef,banca por tel,banque par,banque à", r"(?i)[\s\S]{0,160}?(?:(?:access|security|memorable|secret|register)[ ]?number|(?:zugangs|geheim|legitimations)nummer|(?:n°|numéro|code) (?:d['’]accès|secret)|(?:número|clave|código) (?:de acceso|secret[oa])|(?:codice|numero) (?:di accesso|d['’]accesso|segreto)|toegangs(?:nummer|code))(?:[^\n\d]{0,30})(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("d'acc,d’acc,de acceso,di accesso,access number,security number", r"(?i)[\w'’]{1,12}(?:[ ](?:acceso|accesso|number))?[^\n\d]{0,12}(?:bank|banque|banca|banco)[^\n\d]{0,30}(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("memorable number,passnumber,pass number,telefoonbankieren,telefonbanking", r"(?i)\w{4,20}(?: number)?[^\n\d]{0,40}?[ :=](?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("combin,kombin,combo,safe,tresor,dial,locker,padlock,schloss,kluis,coffre,cassaforte,caja fuerte,cofre,sejf,kasa", rf"(?i)[^\n]{{0,60}}?(?P<value>{_TURN}[ :]{{0,2}}(?:(?:to|auf|bis|à|a) )?\d{{1,2}}(?:{_THEN}{_TURN}[ :]{{0,2}}(?:(?:to|auf|bis|à|a) )?\d{{1,2}}(?!\d)){{2,4}}|\d{{1,2}} ?{_TURN}(?:{_THEN}\d{{1,2}} ?{_TURN}){{2,4}}|\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}})(?![\w%])", bool),
-        ("phone,tablet,ipad,laptop,handy,screen,bildschirm,computer,mobile,téléphone,móvil,teléfono,celular,cellulare,telefoon,telefon,tablette,スマホ,手机,телефон", r"(?i)[^\n.]{0,30}?(?:un-?lock|entsperr|déverrouill|desbloqu|sblocc|ontgrendel|odblok|lås\w? opp|разблок)\w{0,6}(?:[ ](?:code|pin|it|mit|with|by|con|com|avec|met|is|ist|es|est|è|the|screen|phone|using|typing)){0,4}['’]?s?[ :=]{1,3}(?P<value>\d{4,8})(?![\w%.:/-]|[ ]?(?:ms|times|second|attempt|level|user|mal|km|x)\b)", bool),
-        ("keypad,key pad,number pad,entry pad,into the pad,on the pad,tastenfeld,zahlenfeld,digicode,tastierin,toetsenpaneel", r"(?i)[\w ]{3,14}?(?:pad|feld|code|tastierin\w|paneel)\b(?:[ ](?:at|on|by|near|an|am|der|the|in)[ ][^\n\d.]{1,30}?)?(?:[ ](?:wants|takes|needs|is|expects|die|the|mit|:|->|code|then|type|enter))*[ :]{1,3}#?(?P<value>\d{4,8})(?:[*#]|(?=[ ](?:eintippen|eingeben|tippen|drücken|then|dann|and|und)|[.,;)]?(?:\s|$)))(?![ ]?(?:keys|buttons|tasten))", bool),
+        ("&banking", r"(?i)[\s\S]{0,160}?(?&number of a login)(?:[^\n\d]{0,30})(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("&numbers of logins", r"(?i)[\w'’]{1,12}(?:[ ](?&access))?[^\n\d]{0,12}(?&bank)[^\n\d]{0,30}(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("&passnumbers", r"(?i)\w{4,20}(?: number)?[^\n\d]{0,40}?[ :=](?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
+        ("&dials", rf"(?i)[^\n]{{0,60}}?(?P<value>{_TURN}[ :]{{0,2}}(?:(?&up to) )?\d{{1,2}}(?:{_THEN}{_TURN}[ :]{{0,2}}(?:(?&up to) )?\d{{1,2}}(?!\d)){{2,4}}|\d{{1,2}} ?{_TURN}(?:{_THEN}\d{{1,2}} ?{_TURN}){{2,4}}|\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}})(?![\w%])", bool),
+        ("&devices", r"(?i)[^\n.]{0,30}?(?&unlock)\w{0,6}(?:[ ](?:code|pin|it|by|(?&is)|(?&with)|the|screen|phone|typing)){0,4}['’]?s?[ :=]{1,3}(?P<value>\d{4,8})(?![\w%.:/-]|[ ]?(?:ms|times|second|attempt|level|user|mal|km|x)\b)", bool),
+        ("&keypads", r"(?i)[\w ]{3,14}?(?&keypad)\b(?:[ ](?&at)[ ][^\n\d.]{1,30}?)?(?:[ ](?:wants|takes|needs|is|expects|(?&the)|(?&with)|:|->|code|then|type|enter))*[ :]{1,3}#?(?P<value>\d{4,8})(?:[*#]|(?=[ ](?&typed behind)|[.,;)]?(?:\s|$)))(?![ ]?(?&buttons))", bool),
         ("totp,otp_secret,otpsecret,totpsecret,two_factor_secret,2fa_secret", r"(?i)(?:totp|otp)[\w-]{0,12}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?:steam://)?(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
         ("steam://", r"steam://(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
     )
@@ -96,13 +100,8 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
         if end - start >= 55:
             for match in _DISK.finditer(text, start, end):
                 yield Span(*match.span(), "password")
-    beyond = piece.beyond
-    plain = dict(_CHOICE.positions(piece))
-    for number in range(len(_FORMS)) if beyond else plain:
-        _, others, pattern, check = _FORMS[number]
-        positions = plain.get(number, [])
-        if beyond and others:
-            positions = positions + [at for word in others for at in positions_of(piece.lower, word)]
+    for number, positions in _CHOICE.positions(piece):
+        _, pattern, check = _FORMS[number]
         for at in positions:
             if (named := pattern.match(text, at)) and check(named["value"]):
                 yield Span(*named.span("value"), "password")

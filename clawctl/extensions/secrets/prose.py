@@ -20,11 +20,13 @@ from clawctl.extensions.secrets.text import (
     Anchors,
     Span,
     Text,
+    anchors_of,
     positions_of,
     regex,
     tried_at,
 )
 from clawctl.extensions.secrets.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
+from clawctl.extensions.secrets.vocabulary import PLAIN_FOURS
 
 # Where a token may be: at a digit next to a letter or a sign, or at the first hyphen of lower-case words joined by hyphens.
 _CLASSES = bytes(
@@ -37,28 +39,16 @@ _LONGEST = 48
 _CLOSING = ".,;:)]}"
 
 # Words that refer to access, by language: en de fr es pt it nl pl cs tr sv/da/no fi ro hu id sw vi ru uk, then other scripts.
-_ACCESS = regex(
-    r"(?<![^\W_])(?:"
-    r"log(?:s|ged)? ?(?:in|on|into)\b|logins?\b|sign(?:s|ed)? ?(?:in|into)\b|unlocks?|opens? (?:with|it|the|up|only)|opens\b|(?:to )?get in\b|let(?:s)? (?:me|you|us) in\b|punch in|key in|type(?: it| that| this)? in\b|types\b|passwords?|passphrase|passcode|pass ?word|encrypted?|wi-?fi|wlan|account|nas\b|router|modem|sudo|root\b|disk|zip\b|vault|safe\b|locker|lock\b|door|gate|alarm|garage|laptop|keychain|keepass|bitwarden|1password|admin\b|hotspot|mailbox|netflix|remember (?:this|it|that)|all one word|one word|new one|vpn\b|ssh\b|bank|card\b|credentials?|second (?:field|line)|sticker|phone\b|decrypt|portal|the usual\b|e-?mail\b|vault"
-    r"|handy\b|geht\b[^.\n]{0,40}\bauf\b|entschlüssel|déchiffr|descifr|decifr|odszyfr|расшифр|téléphone|teléfono|móvil|celular|telefon|telefoon|neno la siri|barua pepe|simu\b|anmeld|einlogg|logg(?:e|t|en)?\b|entsperr|aufsperr|öffne|geht auf|kennwort|passwort|konto|rechner|festplatte|tresor|schließfach|freischalt|zugang|postfach"
-    r"|connecte[rz]?\b|connexion|identifi|déverrouill|ouvr(?:e|ir)|entrer|mot de passe|mdp\b|compte\b|boîte mail|coffre|box\b|portail"
-    r"|entra(?:r)?\b|inicia(?:r)? sesión|accede|acceso|contraseña|clave\b|cuenta|desbloque|abre\b|abrir|portón|panel\b|correo"
-    r"|senha|palavra-passe|conta\b|portão|cofre|acess[ae]r?\b|acesso|accedi|sblocca|apri\b|apre\b|cassaforte|cancello|posta\b"
-    r"|inlogg|log in|ontgrendel|wachtwoord|rekening|kluis|openen?\b|zaloguj|logowani|hasło|konta\b|odblokuj|sejf|przihlas|přihlas|heslo|účt|odemkn|giriş|şifre|parola|hesab|kilit|logga in|lösenord|kontot?\b|lås|adgangskode|passord|kirjaudu|salasana|tili|avaa\b|autentific|parolă|contul|descuie|jelszó|bejelentkez|fiók|belép"
-    r"|masuk\b|kata sandi|sandi\b|akun\b|buka\b|ingia\b|nenosiri|nywila|akaunti|fungua|mật khẩu|mat khau|đăng nhập|tài khoản|mở khóa|zaloguj|войди|войти|вход\b|зайди|логин|пароль|пароля|паролем|парол|аккаунт|учётк|учетк|почт|сейф|замок|увійди|пароль|обліков)"
-    r"|密码|密碼|登录|登錄|登入|账号|帐号|帳號|解锁|解鎖|路由器|パスワード|ログイン|アカウント|ロック|비밀번호|로그인|계정|비번|와이파이|รหัสผ่าน|รหัส|เข้าสู่ระบบ|ล็อกอิน|บัญชี|ไวไฟ|كلمة المرور|كلمة السر|تسجيل الدخول|حساب|رمز|סיסמה|סיסמא|התחבר|חשבון|पासवर्ड|लॉग ?इन|खाता|खाते|κωδικ|σύνδεσ|λογαριασμ|رمز عبور|گذرواژه|ورود"
-)
+_ACCESS = regex(r"(?<![^\W_])(?&access words)|(?&access words beyond)")
 # Words that name a password directly.
-_LABEL = regex(
-    r"(?<![^\W_])(?:passwords?|passphrase|passcode|pass ?word|encryption phrase|secret phrase|pass\b|pw\b|pwd\b|mdp\b|mot de passe|passwort|kennwort|contraseña|clave\b|senha|palavra-passe|wachtwoord|hasło|heslo|şifre\w*|parola\w*|lösenord\w*|adgangskode|kodeord|passord\w*|salasana|parolă|jelszó|kata sandi|sandi\b|nenosiri|neno la siri|nywila|mật khẩu|mat khau|парол\w{1,2}|lozinka|slaptažodis)|密码|密碼|口令|パスワード|비밀번호|비번|암호|รหัสผ่าน|كلمة المرور|كلمة السر|סיסמה|סיסמא|पासवर्ड|κωδικ|رمز عبور|گذرواژه"
-)
+_LABEL = regex(r"(?<![^\W_])(?:(?&password)|pass\b|pw\b|pwd\b)|(?&password beyond)")
 # Words that join a value to the words before it, or ask the reader to type it.
 _JOIN = regex(
-    r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:is|was|it's|its|the usual|with|using|use|used|enter|type|types|put|say|try|now|then|slash|ist|lautet|mit|nimm|gib|tippe?|jetzt|est|c'est|c’est|avec|mets|tape[rz]?|entre[rz]?|es|con|pon|usa|escribe|com|põe|coloca|é|è|inserisci|metti|met|gebruik|vul|to|wpisz|podaj|je|zadej|yaz|gir|är|er|med|skriv|on|kirjoita|este|cu|scrie|írd|adalah|ialah|pakai|ketik|ni|ingiza|tumia|là|nhập|введи|вводи|это|теперь|набери|вбивай|введіть|це|που|είναι|هي|هو|היא|הוא|है)[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:是|为|為|用|は|で|คือ|ใช้|输入|輸入|는|은|로)[\s:：]{0,2}[\"'「“]?$"
+    r"(?:[:：=→–—]|->)[ \t\"'`“«„*]{0,4}$|(?:^|[\s,.'’(])(?:(?&is)|(?&with)|(?&type)|(?&now)|(?&joins a password))[\s:,]{1,3}[\"'`“«„*]{0,3}$|(?:(?&particles)|(?&type beyond))[\s:：]{0,2}[\"'「“]?$"
 )
 # A value with such a name is not a password.
 _OTHER = regex(
-    r"(?<![^\W_])(?:hosts?|hostname|server|machine|box called|called|named|heißt|user(?:name)?|usuario|utilisateur|benutzer(?:name)?|login name|handle|gamertag|profile|nick(?:name)?|branch|ticket|issue|model|modell|modelo|modèle|serial|seriennummer|order|bestellung|commande|pedido|bucket|container|pod|image|tag|release|version|build|file|datei|fichier|archivo|folder|ssid|network|netzwerk|channel|domain|id|ref|reference|invoice|rechnung|facture|factura|project|projekt|repo|booking|tracking|package|paket|flight|room|part|sku|product|job|task|node|cluster|region|instance|class|function|variable|method|module|plugin|font|code name|codename|size|key id|commit|test|route|variant|theme|пользователь|хост|ветка|модель|файл|заказ)s?(?:[ ]?[:#=]|[ ](?:is|are|was|ist|est|es|è|é|to|это)\b)?(?:[\s\"'`(]{1,3}[^\s]{1,14}){0,1}[\s\"'`(:#]{0,3}$"
+    r"(?<![^\W_])(?&other things)s?(?:[ ]?[:#=]|[ ](?:(?&is)|are)\b)?(?:[\s\"'`(]{1,3}[^\s]{1,14}){0,1}[\s\"'`(:#]{0,3}$"
 )
 _CODE_SIGN = regex(r"[{}()\[\];=<>\\|$`]|::|//|\w\.\w+\(")
 _WORD = regex(r"(?<![^\s(\"'“«„¿¡])[^\W\d_]{1,20}(?=[\s,.;:!?)\"'”»…]|$)")
@@ -75,10 +65,8 @@ _NOT_CHOSEN = regex(
 _WORD_AND_NUMBER = regex(r"[A-Z]?[a-z]+[-_]?\d{1,4}")  # `Acrobat2020`
 _LIKE_A_NAME = regex(r"[A-Za-z]+\d+[!?+*]+|[A-Z]?[a-z]+#\d+[A-Z]?|[A-Z][a-z]+\d+[A-Z][a-z]*[!?.+]*")  # `Marble2158!`, `Suite#400B`
 # After these words, a value in prose is just as often a name or a number.
-_SOFT = regex(
-    r"(?:accounts?|akaunti|akun|konto|konta|kontot|compte|cuenta|conta|rekening|tili|bank|card|correo|posta|почт|аккаунт|box|portail|panel|portal|admin|root|door|types|credentials?|phone|handy|e-?mail|téléphone|teléfono|móvil|celular|telefon|telefoon|simu|barua pepe)\Z"
-)
-_ADDRESS = regex(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:slash|and|und|et|y|e|en|i|и|with|then|/)[ ]")
+_SOFT = regex(r"(?&access to many things)\Z")
+_ADDRESS = regex(r"[\w.+-]{1,40}@[\w-]{1,40}\.[\w.-]{2,30}[ ,]{1,2}(?:(?&and)|slash|with|then|/)[ ]")
 STRONG, WEAK = 2, 1
 _BLOCK = 128
 _MAX_TRIES = 3  # per form and block
@@ -191,7 +179,7 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
 
 # Distinctive forms. Each entry has its anchor words in lower case and the pattern tried at each anchor.
 _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
-    (Anchors(*(word for word in words.split(",") if word.isascii())), regex(pattern))
+    (Anchors(*anchors_of(words)), regex(pattern))
     for words, pattern in (
         # char pw[] = {'X', 'a', …};
         ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
@@ -205,31 +193,26 @@ _FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
         ("static,yubi,ykman", r"(?i)[^\n]{0,60}?[ :=\"'](?P<value>[cbdefghijklnrtuv]{16,64})(?![A-Za-z0-9])"),
         ("rwrty0iy", r"(?P<value>RWRTY0Iy[A-Za-z0-9+/]{40,260}={0,2})"),
         # Setup keys of authenticators and app passwords, in groups of four letters
-        ("setup key,set-up key,secret key,manually,authenticator,2fa,totp,two-factor,hand ein,manuellement,manualmente,handmatig,einrichtungssch", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
-        ("app password,app-password,app-specific,app specific,app-passwort,app passwort,application password,app-kennwort,mot de passe d'app,contrase?a de apli,senha de app,password per le app,wachtwoord voor app,app-wachtwoord,has?o aplikacji", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
+        ("&setup keys", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
+        ("&groups of four letters", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
         # Line of a diff or a file with a signing or encryption key
         ("signing=,signing:,signing =,hmac=,pepper=,_jwt=,jwt_sign,encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
         # What a password manager put into the clipboard
-        ("clipboard,zwischenablage,presse-papiers,portapapeles,klembord", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
+        ("&clipboard", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
         # Session cookie with a known name
         ("li_at,sessdata,bduss,.roblosecurity,sp_dc,auth_token,jsessionid,phpsessid", r"(?i)\.?\w{4,14}(?:[ ]?(?:cookie|value|is|value is|cookie is))?[ \t:=\"']{1,4}(?P<value>(?=[^\s\"']{0,60}\d)[A-Za-z0-9_%.|~-]{16,400})(?![\w(])"),
         # Digits on the back of a card
-        ("on the back,on the reverse,security digits,auf der r?ckseite,hinten drauf,au dos,al dorso,en el reverso,no verso,sul retro,op de achterkant", r"(?i)[^\n\d]{0,24}?(?:is|are|say|says|read|reads|sind|ist|lautet|est|sont|es|son|s\u00e3o|sono|zijn|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
+        ("&back of a card", r"(?i)[^\n\d]{0,24}?(?:(?&is)|(?&are)|says?|reads?|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
         # Code received by message that the reader is asked to type
-        ("texted,text message,text just,sms,got a text", r"(?i)(?=[^\n]{0,120}(?:type|enter|put|punch|use it|quick|hurry|expire|before|gib|tipp|eingeb|schnell|entre|tape|vite|mets|pon|mete|rápido|escribe|digita|inserisci|presto|vul|snel|wpisz|szybko|gir\b|yaz\b|zadej|введи|вводи|быстр|набери|введіть))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
+        ("&messages", r"(?i)(?=[^\n]{0,120}(?&hurry))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
         # Number on a sticker as the key of a network
-        ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?:sticker|label|aufkleber|\u00e9tiquette|etiqueta|etichetta|naklej\w+)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
-        ("four digits,six digits,4 digits,6 digits,vier ziffern,quatre chiffres,cuatro d", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
+        ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?&sticker)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
+        ("&four digits", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
     )
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])
-_BEYOND_FORMS = tuple((word, pattern) for word in ("смс",) for anchors, pattern in _FORMS if "sms" in anchors.anchors)
-_PIN_BEFORE = regex(r"(?i)\b(?:pin|code|passcode|geheimzahl|code secret|clave)\b")
-_PLAIN_GROUPS = frozenset(
-    """
-that this with your from have will then they when what here into only also each more than used user name text type file data same like code word need make take open safe lock door home work page show ones some them
-""".split()  # noqa: SIM905
-)
+_COUNTED = regex(r"(?i)\w+ (?&digits)")
+_PIN_BEFORE = regex(r"(?i)\b(?&pin before)\b")
 
 
 @tried_at(_CHOICE, BEYOND)
@@ -237,8 +220,6 @@ def in_dumps(piece: Text) -> Iterator[Span]:
     """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text
     positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.positions(piece) for at in places_]
-    if piece.beyond:
-        positions += [(pattern, at) for word, pattern in _BEYOND_FORMS for at in positions_of(piece.lower, word)]
     tried = dict[tuple[int, int], int]()
     for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)
@@ -254,8 +235,8 @@ def in_dumps(piece: Text) -> Iterator[Span]:
 def _may_be(value: str, text: str, at: int) -> bool:
     if re.fullmatch(r"[A-Za-z2-7]{4}(?:[ -][A-Za-z2-7]{4})+", value):
         groups = re.split("[ -]", value.lower())
-        return _PLAIN_GROUPS.isdisjoint(groups) and value in (value.lower(), value.upper())
-    if value.isdigit() and len(value) <= 8 and re.match(r"(?i)\w+ (?:digits|ziffern|chiffres|d[ií]gitos)", text[at : at + 24]):
+        return PLAIN_FOURS.isdisjoint(groups) and value in (value.lower(), value.upper())
+    if value.isdigit() and len(value) <= 8 and _COUNTED.match(text, at, at + 24):
         return _PIN_BEFORE.search(text[max(0, at - 48) : at]) is not None
     if value.isdigit() and len(value) == 4 and re.fullmatch("(?:19|20)\\d\\d", value):
         return False

@@ -4,19 +4,19 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, positions_of, regex, tried_at
+from clawctl.extensions.secrets.text import BEYOND, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import DIGIT, mixed
 
 _NETWORK = Anchors("wi-fi", "wifi", "wlan", "wpa")
-_LABEL = r"(?:netzwerk-?)?(?:key|sch[l1iI]..?ssel|schlussel|pass\w{0,6}|pw|pwd|code|kennwort|psk|cl[ée]f?|clave|contrase[ñn]a|chiave|sleutel|wachtwoord|senha|mot de passe|has[łl]o|klucz|n[øo]gle|nyckel|l[öo]senord|heslo|kl[íi][čc]|parola|[şs]ifre\w{0,3}|ключ\w{0,2}|пароль|キー|パスワード|密码|密碼|密钥|비밀번호)"
+_LABEL = r"(?:(?&network)-?)?(?&network key)"
 _WIRELESS = r"(?:wi-?fi|wlan|wpa\d?)"
 _REST = (
-    r"(?:(?!seri|nummer|number|kanal|channel|version|model|tel|call|phone|ssid|pin)[^\n\d(]){0,48}?(?:\([^()\n]{1,16}\))?[ ]?[:=]?[ ]{0,2}(?:\r?\n[ \t]{0,8})?[\"'`*]{0,2}"
+    r"(?:(?!(?&other labels of routers))[^\n\d(]){0,48}?(?:\([^()\n]{1,16}\))?[ ]?[:=]?[ ]{0,2}(?:\r?\n[ \t]{0,8})?[\"'`*]{0,2}"
     r"(?P<value>\d{8,24}|\d{4,12}(?:[ -]\d{2,8}){1,6})(?![\w.:-]|[ ]\d)"
 )
 # Other words such as the network name may occur between the label and its digits, but not the names of other router numbers.
 _NETWORK_KEY = regex(
-    rf"(?i)(?:{_WIRELESS}[^\n]{{0,60}}?(?:\n[^\n]{{0,60}}){{0,2}}?(?<![^\W\d_]){_LABEL}(?![^\W\d_])|{_WIRELESS}[ -]?(?:netzwerk|network)?[ -]?{_LABEL})"
+    rf"(?i)(?:{_WIRELESS}[^\n]{{0,60}}?(?:\n[^\n]{{0,60}}){{0,2}}?(?<![^\W\d_]){_LABEL}(?![^\W\d_])|{_WIRELESS}[ -]?(?&network)?[ -]?{_LABEL})"
     + _REST
 )
 _LABEL_BEFORE = regex(rf"(?i)(?<![^\W\d_]){_LABEL}(?:[ ]\w{{1,4}}[.'’]?){{0,2}}[ '’]?$")
@@ -35,28 +35,17 @@ def in_network_keys(piece: Text) -> Iterator[Span]:
             yield Span(*match.span("value"), "password")
 
 
-_RECOVERY = regex(
-    r"(?i)(?:(?:recovery|backup|back-up|scratch|emergency|one-time|single-use|2fa|mfa|rescue|bypass|reset)[ _-]?(?:login[ ])?(?:codes?|tokens?|keys?)|(?:wiederherstellungs|notfall|ersatz|einmal|rettungs|backup-?)(?:codes?|schlüssels?)|códigos? de (?:recuperación|respaldo|recuperação|backup|reserva|emergencia|emergência|segurança)|codes? de (?:secours|récupération|sauvegarde)|clés? de (?:secours|récupération)|clave de recuperación|chiave di recupero|codic[ei] di (?:recupero|backup|riserva|emergenza)"
-    r"|(?:herstel|back-up|reserve)codes?|herstelsleutel|kod(?:y|u)? (?:zapasow[yeai]\w{0,2}|odzyskiwania|ratunkow[ye])|klucz odzyskiwania|(?:резервн\w{1,3}|запасн\w{1,3}) код\w{0,3}|код\w{0,2} восстановления|ключ восстановления|återställningskod\w{0,4}|gendannelseskode\w{0,3}|gjenopprettingskode\w{0,3}|palautuskood\w{0,4}|kurtarma (?:kod\w{0,5}|anahtar\w{0,3})|yedek kod\w{0,5}|záložní kód\w{0,3}|obnovovací kód\w{0,3}|helyreállítási kód\w{0,3}"
-    r"|バックアップコード|リカバリーコード|復旧コード|回復キー|恢复代码|恢复密钥|恢复码|备用码|备份码|備用碼|復原碼|백업 ?코드|복구 ?코드|복구 ?키|mã khôi phục|mã dự phòng|kode (?:pemulihan|cadangan)|रिकवरी कोड|رموز? الاسترداد|رمز الاسترداد|קוד שחזור|קודי גיבוי)"
-)
-_RECOVERIES = Anchors(
-    "recovery", "backup", "back-up", "scratch", "emergency", "one-time", "single-use", "mfa ", "2fa token", "2fa code", "2fa key", "rescue", "bypass", "reset code", "reset key", "wiederherstell", "notfall", "ersatz", "einmal", "rettungs", "c?digo", "codic", "codes de", "code de", "cl?s de", "cl? de", "clave de", "chiave di", "herstel", "kody ", "kod zap", "kod odz", "kodu ", "klucz ", "?terst", "gendannelses", "gjenopprettings", "palautuskood", "kurtarma", "yedek", "kode pem", "kode cad",
-)  # fmt: skip
-_RECOVERIES_BEYOND = (
-    "код", "ключ восст", "kód", "バックアップ", "リカバリー", "復旧", "回復", "恢复", "备用", "备份", "備用", "復原", "백업", "복구", "mã ", "रिकवरी", "رمز",
-    "رموز", "קוד",
-)  # fmt: skip
+_RECOVERY = regex(r"(?i)(?&recovery codes)")
+_RECOVERIES = Anchors(*phrases("anchors of recovery codes"))
 _CODE = regex(
     r"(?P<code>(?-i:(?:(?=[a-z]{1,2}\d+[a-z]|\d{1,2}[a-z]+\d)[a-z0-9]{4}|(?=[a-z]{0,3}\d[a-z\d]{0,3} [a-z]{0,3}\d)(?=\d{0,3}[a-z]|\d{4} \d{0,3}[a-z])[a-z0-9]{4})(?:[ ][a-z0-9]{4}){1,7}(?![\w-]))|[A-Za-z0-9]{3,24}(?:-[A-Za-z0-9]{3,12}){0,9}|\d{3,6}(?:[ ]\d{3,6}){1,7}|(?-i:(?=[A-Za-z ]{0,24}\d)(?=[a-z0-9 ]{0,24}[A-Z])[A-Za-z0-9]{4}(?:[ ][A-Za-z0-9]{4}){2,11}))(?![\w-])"
 )
 _LEAD = regex(
-    r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|is\b|are\b|ist\b|lautet\b|sind\b|est\b|sont\b|es\b|son\b|è\b|sono\b|é\b|são\b|to|は|是|：|は、|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
+    r"""(?i)(?:["'’]?s?\]?\)?[ ]{0,2}(?:\((?:[^()\n]{1,40})\)[ ]?)?)(?:(?:[ ][\w.'’@-]{1,20}){0,7}?[ ]{0,2}(?:[:=]|(?:(?&is)|(?&are))\b|(?&particles)、?|->|→)?[ ]{0,2}[*_"'`(\[]{0,3}[ \t\r\n>*•|`"'\[\\-]{0,12}(?:\d{1,2}[.)][ ]{1,3})?[`"'*]{0,2})"""
 )
 _NEXT = regex(
-    r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\band\b|\bund\b|\bet\b|\by\b|\be\b|\boder\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
+    r"""(?i)[`"'*\])]{0,2}[ \t]{0,8}(?:,|;|\||/|&|·|\b(?:(?&and)|(?&or))\b)?[ \t]{0,8}(?:and[ ])?(?:\r?\n[ \t>*•|-]{0,8}){0,2}(?:\d{1,2}[.):][ ]{1,3}|-[ ]|\[[ x]?\][ ])?[`"'*]{0,2}"""
 )
-_OTHER_SCRIPT = regex("[ãíó\u0400-\u04ff\u0590-\u06ff\u0900-\u097f\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]")
 _MAX_CODES = 24
 
 
@@ -64,17 +53,11 @@ _MAX_CODES = 24
 def in_recovery_codes(piece: Text) -> Iterator[Span]:
     """Find recovery codes after or below their name, in many languages and in any number."""
     text = piece.text
-    positions = _RECOVERIES.positions(piece)
-    beyond = (
-        set()
-        if text.isascii() or not _OTHER_SCRIPT.search(text)
-        else {at for word in _RECOVERIES_BEYOND for at in positions_of(piece.lower, word)}
-    )
     done = -1
-    for at in sorted({*positions, *beyond}):
+    for at in _RECOVERIES.positions(piece):
         if at < done:
             continue
-        name = _RECOVERY.search(text, max(0, at - 20), at + 40) if at in beyond else _RECOVERY.match(text, at)
+        name = _RECOVERY.match(text, at)
         if name is None:
             continue
         done = name.end()

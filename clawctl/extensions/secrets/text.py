@@ -8,6 +8,8 @@ from typing import Any, AnyStr, ClassVar, Literal, cast, get_args
 
 from ahocorasick_rs import AhoCorasick, Implementation
 
+from clawctl.extensions.secrets.tables import table
+
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, three hyphens, and four
@@ -26,13 +28,27 @@ class _Uncompiled:
         self._expression, self._flags = expression, flags
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(re.compile(self._expression, self._flags), name)
+        method = getattr(re.compile(expanded(self._expression), self._flags), name)
         setattr(self, name, method)
         return method
 
 
 def regex(expression: str, flags: int = 0) -> re.Pattern[str]:
+    """Return a pattern. `(?&is)` in it matches any entry of the list `is` in `phrases.txt`."""
     return cast(re.Pattern[str], _Uncompiled(expression, flags))
+
+
+_PHRASES = {name: lines.strip("\n").replace("\n", "|") for name, lines in table("phrases.txt").items()}
+_REFERENCE = re.compile(r"\(\?&([a-z ]+)\)")
+
+
+def expanded(expression: str) -> str:
+    return _REFERENCE.sub(lambda name: f"(?:{expanded(_PHRASES[name[1]])})", expression)
+
+
+def phrases(name: str) -> list[str]:
+    """Return the entries of a list of `phrases.txt`."""
+    return _PHRASES[name].replace("·", " ").split("|")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +120,14 @@ _OF_DIGITS = bytes(48 if 48 <= code < 58 else 32 for code in range(256))
 _BEYOND = regex(r"[\d\u00aa-\u00ba\u00c0-\u1fff\u2c00-\u2dff\u3005-\u3007\u3040-\ud7ff\uf900-\ufdff\ufe70-\ufeff\uff21-\uffdc]")
 
 
+_NOT_LATIN = "\u0370"
+
+
+def anchors_of(words: str) -> list[str]:
+    """Return the words of a list separated by commas, in which `&new` stands for the list `new` of `phrases.txt`."""
+    return [word for part in words.split(",") for word in (phrases(part[1:]) if part.startswith("&") else [part])]
+
+
 class Anchors:
     """Lower-case strings at which a rule is tried. One automaton finds those of all rules in one pass over a text."""
 
@@ -111,7 +135,9 @@ class Anchors:
     _made: ClassVar[int] = _FIRST_BIT
 
     def __init__(self, *anchors: str) -> None:
-        self.anchors = frozenset(anchors)
+        # Letters of Latin scripts are `?` in `Text.ascii`. Words of other scripts are searched for alone.
+        self.beyond = tuple(word for word in anchors if max(word) >= _NOT_LATIN)
+        self.anchors = frozenset(word.encode("ascii", "replace").decode() for word in anchors if max(word) < _NOT_LATIN)
         self.bit = 1 << Anchors._made
         Anchors._made += 1
         for anchor in self.anchors:
@@ -119,7 +145,8 @@ class Anchors:
 
     def positions(self, piece: Text) -> list[int]:
         """Return the positions of the anchors, in order."""
-        return sorted(place for _, at in self.occurrences(piece) for place in at) if piece.present & self.bit else []
+        places = [place for _, at in self.occurrences(piece) for place in at] if piece.present & self.bit else []
+        return sorted(places + [at for word in self.beyond for at in positions_of(piece.lower, word)] if piece.beyond else places)
 
     def occurrences(self, piece: Text) -> list[tuple[str, list[int]]]:
         """Return each anchor that occurs in the piece, and its positions."""
@@ -141,17 +168,18 @@ class AnchorGroups:
     """Many `Anchors` combined: one look-up for the words of the text replaces one look-up for each rule."""
 
     def __init__(self, of: Sequence[Anchors]) -> None:
-        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in anchors.anchors))
+        self._all = Anchors(*dict.fromkeys(anchor for anchors in of for anchor in (*anchors.anchors, *anchors.beyond)))
         self.bit = self._all.bit
         self._of: dict[str, list[int]] = {}
         for number, anchors in enumerate(of):
-            for anchor in anchors.anchors:
+            for anchor in (*anchors.anchors, *anchors.beyond):
                 self._of.setdefault(anchor, []).append(number)
 
     def positions(self, piece: Text) -> list[tuple[int, list[int]]]:
         """Return the numbers of the `Anchors` that occur in the piece, in order, and their positions."""
         positions: dict[int, list[int]] = {}
-        for anchor, at in self._all.occurrences(piece):
+        beyond = [(word, positions_of(piece.lower, word)) for word in self._all.beyond] if piece.beyond else []
+        for anchor, at in (*self._all.occurrences(piece), *((word, at) for word, at in beyond if at)):
             for number in self._of[anchor]:
                 positions[number] = sorted(positions[number] + at) if number in positions else at
         return sorted(positions.items())

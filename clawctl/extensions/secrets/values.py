@@ -110,7 +110,7 @@ CODE = regex(
 )
 TECHNICAL = regex(
     r"""(?ix) \W*(?: (?:sha|md|rsa|oauth|base|utf|aes|bcrypt|scrypt|argon|pbkdf|ed|ecdsa|hs|rs|es|ps|rfc|iso|http|tls|ssl|v|h|ipv|nist|fips|cve|gpt|page|line|step|section|col|row|type|test|user|attempt|issue|pr|php|python|py|node|win|k8s|s|p|ip|x|b|e2e|i18n|l10n|a11y|oauth|owasp|web|db|saml|crypt|des|wpa|mp|log4j|level|error|err|var|foo|bar|arg|param|field|column|case|item)
-      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+(?::[^\W\d_]{1,4}|\.?[ºª°]|-?[^\W\d_a-z]{1,4}) | \d+[%€$£+]? ) \W*$"""
+      [-_.]?\d{1,4}[a-z]?(?:[-_.][a-z0-9]+)* | \d+(?:[-–.]?\d+)?[-–]?(?-i:[A-Za-z]?[A-Z]{0,4}[a-z]{0,12}|[A-Z]{1,12})\.? | \d+(?:[.:,/_-]\d+)* | \d+(?:st|nd|rd|th) | \d+(?::[^\W\d_]{1,4}|\.?[\u00ba\u00aa°]|-?[^\W\d_a-z]{1,4}) | \d+[%€$£+]? ) \W*$"""
 )
 
 
@@ -231,12 +231,10 @@ def _is_naming(word: str) -> bool:
 
 
 def _looks_prose(value: str) -> bool:
-    return bool(
-        re.search(
-            r"(?i)\b(?:must|should|your|please|enter|the|is|for|of|not|with|and|or|at|in|muss|bitte|le|la|el|de|der|die|das|no|wrong|invalid|least)\b",
-            value,
-        )
-    )
+    return _OF_PROSE.search(value) is not None
+
+
+_OF_PROSE = regex(r"(?i)\b(?&words of prose)\b")
 
 
 def is_bare_password(value: str) -> bool:

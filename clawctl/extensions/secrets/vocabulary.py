@@ -33,6 +33,8 @@ KEY_PARTS = frozenset(LISTS["key parts"].split())
 
 # Key issuers, as they appear in variable names; from the public rule sets.
 PROVIDERS = frozenset(LISTS["providers"].split())
+# Groups of four letters that are ordinary words, and not parts of a key
+PLAIN_FOURS = frozenset(LISTS["words of four letters"].split())
 # The last word of a name whose value is not secret, however random it looks.
 NAMES_OF_IDS = frozenset(LISTS["names of ids"].split())
 # The last word of a name that mentions a secret but does not hold one.

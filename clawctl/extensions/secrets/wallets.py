@@ -4,13 +4,10 @@
 import re
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
+from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import is_random, mixed
 
-_WALLETS = Anchors(
-    "phrase", "mnemonic", "seed", "words", "wallet", "ledger", "trezor", "frase", "semilla", "w?rter", "palabras", "palavras",
-    "mots ", "parole",
-)  # fmt: skip
+_WALLETS = Anchors(*phrases("wallets"))
 _ELEVEN = regex(
     r"[:\n\"'`(=>«][ ]{0,2}(?P<value>[a-z]{3,8}(?:[ ,]{1,2}[a-z]{3,8}){11,23}+|1[.):][ ]{0,2}[a-z]{3,8}(?:[\s,]{1,4}\d{1,2}[.):][ ]{0,2}[a-z]{3,8}){11,23}+)(?=[\"'`.)]|[ \t]*(?:\n|$))"
 )
@@ -18,7 +15,7 @@ _NO_WORDS_OF_WALLETS = frozenset(
     ["the", "and", "for", "with", "are", "was", "from", "not", "but", "has", "were", "def", "var", "int"]
 )
 _SEED = regex(
-    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:is|are|:|=|ist)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
+    r"(?i)(?:phrase|mnemonic|seed|words)s?(?:[ ][a-z]{1,12}){0,5}?(?:[ ]{0,2}(?:(?&is)|are|:|=)){0,2}[\s\"'`:]{1,4}(?P<value>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})"
 )
 _B58 = "[1-9A-HJ-NP-Za-km-z]"
 _WALLET = regex(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")

@@ -1,0 +1,135 @@
+"""The first minutes of a new user, from the wheel: scripts/bench start
+
+A new environment gets the wheel; PyTorch and the other packages are there already, those of this checkout. `first_answer_s` is the
+time from `pip install` until `smollm2` has answered a request through `clawctl start`, and `warm_first_answer_s` that of a second
+`clawctl start` on the same run. `silence_s` is the longest time meanwhile in which nothing new came to the terminal, which is a
+pseudo-terminal. `help_s` is the median time of `clawctl --help`. `missing_files` counts the pages of docs/ and the recipes that the
+package's texts name and the wheel lacks.
+
+The exit code is 1 if a metric misses its bar.
+"""
+
+import os
+import pty
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+import httpx
+import orjson
+
+from scripts.benchmarks.table import Row, make_parser, report
+
+ROOT = Path(__file__).parents[2]
+BARS = {"first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "missing_files": 0.0}
+_NAMED = re.compile(r"\b(docs/[\w/-]+\.md|recipes/[\w-]+\.yaml)\b")
+_PATIENCE_S = 300.0
+
+
+def main() -> None:
+    options = make_parser(__doc__ or "").parse_args()
+    with tempfile.TemporaryDirectory(prefix="clawctl-start-") as name:
+        folder = Path(name)
+        wheel, began = build_wheel(folder), time.monotonic()
+        clawctl = install(folder / "env", wheel)
+        installed_s = time.monotonic() - began
+        first, silence = first_answer(clawctl, folder / "run")
+        warm, quiet = first_answer(clawctl, folder / "run")
+        helped = statistics.median(_timed([clawctl, "--help"]) for _ in range(3 if options.quick else 9))
+        values = {
+            "first_answer_s": installed_s + first, "warm_first_answer_s": warm, "silence_s": max(silence, quiet), "help_s": helped,
+            "missing_files": float(len(missing(wheel))),
+        }  # fmt: skip
+    rows = [Row("wheel", name, value, "files" if name == "missing_files" else "s") for name, value in values.items()]
+    report("start", rows, options.json)
+    if missed := [f"{name} = {value:.3g}" for name, value in values.items() if value > BARS[name]]:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel of the committed files."""
+    (folder / "source").mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    subprocess.run(["tar", "-x", "-C", folder / "source"], input=archive, check=True)
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", "."]
+    subprocess.run([*command, "./source"], check=True, cwd=folder)
+    return next(folder.glob("*.whl"))
+
+
+def install(environment: Path, wheel: Path) -> str:
+    """Make an environment with the wheel and the packages of this one. Returns its `clawctl`."""
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    subprocess.run([environment / "bin" / "pip", "install", "-q", "--no-deps", wheel], check=True)
+    packages = next((environment / "lib").glob("python*")) / "site-packages"
+    (packages / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    return str(environment / "bin" / "clawctl")
+
+
+def first_answer(clawctl: str, run: Path) -> tuple[float, float]:
+    """Seconds until `clawctl start` has answered a request, and the longest silence of its terminal."""
+    began, silence = time.monotonic(), 0.0
+    ours, theirs = pty.openpty()
+    command = [clawctl, "start", "--model", "smollm2", "--agent", "other", "--run", str(run), "--no-open", "--page-port", "0"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=run.parent, start_new_session=True)
+    try:
+        last = began
+        while not _is_ready(run):
+            if process.poll() is not None or time.monotonic() - began > _PATIENCE_S:
+                raise SystemExit(f"clawctl start ended with {process.poll()}: {os.read(ours, 1 << 16).decode(errors='replace')}")
+            if select.select([ours], [], [], 0.05)[0]:
+                os.read(ours, 1 << 16)
+                silence, last = max(silence, time.monotonic() - last), time.monotonic()
+        silence = max(silence, time.monotonic() - last)
+        _ask(run)
+        return time.monotonic() - began, silence
+    finally:
+        process.send_signal(signal.SIGTERM)
+        while process.poll() is None:
+            if select.select([ours], [], [], 0.1)[0]:
+                os.read(ours, 1 << 16)
+        (run / "serve.json").unlink(missing_ok=True)
+        os.close(ours)
+        os.close(theirs)
+
+
+def _is_ready(run: Path) -> bool:
+    try:
+        url = orjson.loads((run / "serve.json").read_bytes())["url"]
+        return httpx.get(f"{url.removesuffix('/v1')}/health/ready", timeout=2).status_code == 200
+    except (OSError, LookupError, orjson.JSONDecodeError, httpx.HTTPError):
+        return False
+
+
+def _ask(run: Path) -> None:
+    url = orjson.loads((run / "serve.json").read_bytes())["url"].removesuffix("/v1")
+    headers = {"Authorization": f"Bearer {(run / 'api_key').read_text().strip()}"}
+    body = {"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 16}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=_PATIENCE_S).raise_for_status()
+    assert answer.json()["choices"][0]["message"]["content"]
+
+
+def _timed(command: list[str]) -> float:
+    began = time.monotonic()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.monotonic() - began
+
+
+def missing(wheel: Path) -> list[str]:
+    """The files that texts of the package name and the wheel lacks."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        texts = [archive.read(name).decode(errors="replace") for name in names if name.endswith((".py", ".html", ".yaml"))]
+    named = {file for text in texts for file in _NAMED.findall(text)}
+    return sorted(file for file in named if not any(name.endswith(f"/{file}") for name in names))
+
+
+if __name__ == "__main__":
+    main()

@@ -224,7 +224,7 @@ def test_a_file_of_another_make_has_the_same_turns(tmp_path, packed) -> None:
         (b"[" + b",".join([*LINES[:6], b'{"messages": []}']) + b"]", "item 7: messages must be"),
         (b"\n".join([*LINES[:6], b'{"prompt": "caf\xe9", "completion": ""}']), "line 7: not UTF-8 -> convert it"),
         ("\ufeff{}".encode("utf-16"), "line 1: not UTF-8"),
-        (gzip.compress(LINES[0])[:-9], "cannot be read: .* -> pass a complete JSONL file"),
+        (gzip.compress(LINES[0], mtime=0)[:-9], "cannot be read: .* -> pass a complete JSONL file"),
         (b"", "is empty -> nothing was imported"),
         (b"\n\n", "is empty"),
         (b"[]", "contains no turn"),

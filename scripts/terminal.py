@@ -76,11 +76,13 @@ class Terminal:
         raise TimeoutError(self.text())
 
     def hang_up(self) -> None:
-        """Close the terminal, as a window that is closed. A thread that still reads would keep it open."""
+        """Close the terminal, as a window that is closed. A thread that still reads would keep it open, or would read from the next
+        terminal, whose file may get the same number."""
         self._is_closing = True
         self._reader.join()
-        os.close(self._file)
-        self._file = -1  # the number may be another file's from now on
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
 
     def settle(self) -> None:
         """Wait until the program has drawn nothing for `_QUIET_S`, or until the longest start time is over."""
@@ -106,8 +108,7 @@ class Terminal:
                     if not os.waitpid(self.pid, os.WNOHANG)[0]:
                         time.sleep(0.05)
                         continue
-                with suppress(OSError):  # hung up
-                    os.close(self._file)
+                self.hang_up()
                 return
 
 

@@ -33,6 +33,7 @@ class Terminal:
         self.drawn = b""
         self.pid, self._file = pty.fork()
         if self.pid == 0:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where tests run under nohup
             with suppress(OSError):
                 os.chdir(folder)
                 os.execvpe(str(command[0]), [str(word) for word in command], dict(environment))

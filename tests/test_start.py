@@ -65,13 +65,16 @@ def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_page
     assert "has begun with the recipe in it" in other.stderr
 
 
-def test_up_serves_the_pages_of_its_recipe_and_ends_them(tmp_path: Path) -> None:
+def test_up_serves_the_pages_of_its_recipe_and_ends_them_and_survives_a_hang_up_under_nohup(tmp_path: Path) -> None:
     recipe = tmp_path / "quiet.yaml"
     recipe.write_text(f"{QUIET.replace('up: {', 'up: {page_port: 0, ')}")
     output = tmp_path / "output"
     command = [sys.executable, "-m", "clawctl", "up", str(recipe), "--run", str(tmp_path / "run")]
-    with output.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as process:
+    # `trap` as nohup does, so that the end of a login does not end it
+    shell = ["sh", "-c", f"trap '' HUP; exec {shlex.join(command)}"]
+    with output.open("w") as file, subprocess.Popen(shell, stdout=file, stderr=file) as process:
         wait_for(lambda: "pages       http" in output.read_text(), output.read_text)
+        process.send_signal(signal.SIGHUP)
         link = re.findall(r"pages +(\S+)", output.read_text())[-1]
         assert httpx.get(link).status_code == 200
         assert httpx.get(link, headers={"Host": "evil.example"}).status_code == 421

@@ -348,7 +348,8 @@ async def _supervise(children: list[Child], log: MergedLog, beside: Sequence[Cor
         elif loop.time() - first > _SAME_S:
             stop_signals[1].set()
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()  # by nohup
+    for number in {signal.SIGINT, signal.SIGTERM, signal.SIGHUP} - ignored:
         loop.add_signal_handler(number, on_signal)
     keeping = {asyncio.create_task(child.supervise()) for child in children}
     stops = {asyncio.create_task(stop_signals[0].wait()), *map(asyncio.create_task, beside)}

@@ -245,9 +245,11 @@ class _Practising:
         """Wait until the trainer has made a step from answers to notes, and return its version. 0: it has not, or the gate refused
         it."""
         began, seen_at = time.monotonic(), None
-        trained_at = began  # when there was a trainer
-        while not self._stop.is_set() and time.monotonic() - began < _STEP_S and time.monotonic() - trained_at < _RESTART_S:
-            trained_at = time.monotonic() if is_running(self._run, "train") else trained_at
+        looked_at = trained_at = began  # when a trainer was looked for, and when there was one
+        while not self._stop.is_set() and (now := time.monotonic()) - began < _STEP_S and now - trained_at < _RESTART_S:
+            if now - looked_at > _RESTART_S / 6:  # seldom, because it tries the trainer's lock
+                looked_at = now
+                trained_at = now if is_running(self._run, "train") else trained_at
             step = next(filter(self._is_practice, (version for version in list_versions(self._policy) if version > before)), 0)
             decided = self._policy.eval_record(step).exists() if self._recipe.waits_for_gate else True
             live = live_version(self._policy)

@@ -231,7 +231,7 @@ def _why_not(
     staleness: int,
     config: TrainConfig,
 ) -> str:
-    """The reason by the trainer's own rules, in its order (`train/feed.py`), as far as it is visible without token ids."""
+    """The reason by the trainer's own rules, in its order (`train/turn_queue.py`), as far as it is visible without token ids."""
     if not is_of_use(turn):
         return str(turn["untrainable_reason"])
     if verdict is None:

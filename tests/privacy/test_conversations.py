@@ -77,7 +77,7 @@ def test_what_is_said_and_read_while_an_agent_works_on_code_is_no_answer(role: s
     assert Redactor(ALWAYS).messages(said) == said
 
 
-@pytest.mark.parametrize("text", ["I changed the code.", "Can you paste the code of the function?", "The code compiles."])
+@pytest.mark.parametrize("text", ["I changed the code.", "Can you paste the code of the function?", "I read the code."])
 def test_code_that_a_person_is_asked_for_is_no_secret(text: str) -> None:
     said = [{"role": "assistant", "content": text}, {"role": "user", "content": "yes, with seed 48213"}]
     assert Redactor(ALWAYS).messages(said) == said
@@ -89,10 +89,12 @@ def test_code_that_a_person_is_asked_for_is_no_secret(text: str) -> None:
         ("user", "what's my garage code again?", "It is 4829."),
         ("user", "Wie war nochmal das WLAN-Passwort?", "Kirschkern-77"),
         ("assistant", "Please enter your PIN.", "4829"),
+        ("assistant", "Could you read me the code?", "4829"),
     ],
 )
 def test_an_assistant_that_is_asked_and_a_tool_that_asks_a_person_tell_secrets(role: str, text: str, answer: str) -> None:
-    said = [{"role": role, "content": text}, {"role": "assistant" if role == "user" else "tool", "content": answer}]
+    teller = "assistant" if role == "user" else "tool" if text.startswith("Please") else "user"
+    said = [{"role": role, "content": text}, {"role": teller, "content": answer}]
     assert "[redacted:" in Redactor(ALWAYS).messages(said)[1]["content"]
 
 

@@ -1,5 +1,6 @@
 """Renders a chat to the ids that enter the engine, with the model's own template and nothing added."""
 
+import json
 import re
 import secrets
 from base64 import b64decode
@@ -20,7 +21,7 @@ from clawctl.serve.chat_tokenizer import load
 from clawctl.serve.dialects.fields import LATER_SYSTEM, NO_IMAGES, TOOLS_UNSHOWN, later_system_as_user
 from clawctl.serve.images import size_of
 from clawctl.serve.splicing import splice
-from clawctl.serve.text import END_THINK, THINK
+from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 from clawctl.serve.work_queues import WorkQueues
 from clawctl.vision import SentImage
 from clawctl.vision.reader import ImageReader, UnreadableImage, expand
@@ -79,7 +80,8 @@ async def plain_in_thread(tokenizer: Any, request: GenerationRequest, queues: Wo
 def render(tokenizer: Any, request: GenerationRequest, splicing: bool = False, reader: ImageReader | None = None) -> Rendered:
     """The prompt. `reader`: how the model reads images; None: it accepts none. Raises Refusal if the model does not accept the
     images, or if the template refuses the messages."""
-    messages, files = [_for_template(message) for message in request.messages], list[tuple[bytes, int]]()
+    write = _for_template if "tool_calls" in tokenizer.chat_template else _with_calls_as_text
+    messages, files = [write(message) for message in request.messages], list[tuple[bytes, int]]()
     if any(isinstance(message.get("content"), list) for message in messages):
         if reader is None:
             raise Refusal(400, NO_IMAGES, "messages")
@@ -201,6 +203,16 @@ def _for_template(message: dict[str, Any]) -> dict[str, Any]:
     if not calls:
         return message
     return {**message, "tool_calls": [_with_values(call) for call in calls]}
+
+
+def _with_calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
+    """The message for a template without tools: its calls as Qwen and Hermes write them, which is how answers are read."""
+    calls = [call.get("function") or {} for call in _for_template(message).get("tool_calls") or ()]
+    if not calls or not isinstance(message["content"], str):
+        return message
+    written = [json.dumps({"name": call.get("name"), "arguments": call.get("arguments")}, ensure_ascii=False) for call in calls]
+    texts = [message["content"], *(f"{CALL}\n{text}\n{END_CALL}" for text in written)]
+    return {**message, "content": "\n".join(filter(None, texts)), "tool_calls": None}
 
 
 def _with_values(call: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from served import Server
 from transformers import AutoTokenizer
 
 import clawctl
-from clawctl.serve.dialects import responses
+from clawctl.serve.dialects import chat, responses
 from clawctl.serve.dialects.fields import LATER_SYSTEM
 from clawctl.serve.prompt import render
 from tests.named_models import TEXT_MODEL
@@ -63,6 +63,19 @@ def test_an_item_that_names_another_is_passed_over() -> None:
     said = {"type": "message", "role": "user", "content": "hi"}
     ask = responses.read({"input": [{"type": "item_reference", "id": "msg_unknown"}, said]}, "m")
     assert ask.messages == [{"role": "user", "content": "hi"}]
+
+
+def test_a_template_without_tools_shows_calls_as_answers_are_read(model_path: Path) -> None:
+    with_tools, without = (AutoTokenizer.from_pretrained(model_path) for _ in range(2))
+    with_tools.chat_template = TEMPLATE.read_text()
+    without.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role + '\n' + m.content }}<|im_end|>\n{% endfor %}{{ '<|im_start|>assistant\n' }}"
+    )
+    call = {"id": "call1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    asked = {"role": "user", "content": "What is it?"}
+    for said in (None, "I look."):
+        sent = chat.read({"messages": [asked, {"role": "assistant", "content": said, "tool_calls": [call, call]}, asked]}, "m")
+        assert render(without, sent).ids == render(with_tools, sent).ids
 
 
 def test_a_later_system_message_becomes_a_user_message_if_the_template_refuses_it(model_path: Path) -> None:

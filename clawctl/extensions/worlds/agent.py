@@ -65,26 +65,26 @@ class OwnAgent:
 
     max_turns: int
     command_s: float
+    solved: tuple[dict[str, Any], ...] = ()  # the messages of solved tasks, which stand before each task
 
     @asynccontextmanager
     async def room(
         self, endpoint: Endpoint, folder: str, limits: Limits, fixed: Mapping[str, bytes]
     ) -> AsyncIterator[tuple[Sandbox, Work]]:
         async with open_sandbox(folder, limits, fixed) as sandbox:
-            yield sandbox, partial(work, endpoint, sandbox, self.max_turns, self.command_s)
+            yield sandbox, partial(work, endpoint, sandbox, self)
 
 
-async def work(
-    endpoint: Endpoint, sandbox: Sandbox, max_turns: int, command_s: float, instruction: str, seconds: float = 600.0
-) -> Worked:
+async def work(endpoint: Endpoint, sandbox: Sandbox, agent: OwnAgent, instruction: str, seconds: float = 600.0) -> Worked:
     """Let the model work on the instruction until it submits, or until its turns, time or context run out.
 
     Raises Refused and SandboxFailed.
     """
-    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": instruction}]
+    asked = {"role": "user", "content": instruction}
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, *agent.solved, asked]
     reply, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
-        for turn in range(max_turns):
+        for turn in range(agent.max_turns):
             left = end - time.monotonic()
             if left <= 0:
                 return Worked("time", reply, steps)
@@ -99,12 +99,21 @@ async def work(
             if command is None:
                 return Worked("done", reply, steps)
             try:
-                ran = await sandbox.run(command, timeout=max(1.0, min(command_s, end - time.monotonic())))
+                ran = await sandbox.run(command, timeout=max(1.0, min(agent.command_s, end - time.monotonic())))
             except SandboxOver:
                 return Worked("time", reply, steps)
             steps[answer["turn_id"]] = 1.0 if ran.code == 0 and not ran.timed_out and ran.stopped is None else -1.0
-            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation(ran, command_s)}]
+            messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": observation(ran, agent.command_s)}]
     return Worked("turns", reply, steps)
+
+
+def solved(instruction: str, commands: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The messages of an episode that ends well: its commands with their outputs."""
+    messages = [{"role": "user", "content": instruction}]
+    for command, output in commands.items():
+        seen = f"exit code 0\n{output}".rstrip()
+        messages += [{"role": "assistant", "content": f"```bash\n{command}\n```"}, {"role": "user", "content": seen}]
+    return [*messages, {"role": "assistant", "content": "submit"}]
 
 
 def command_in(reply: str) -> str | None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic.dataclasses import dataclass as options
 
-from clawctl.environments import EpisodeFailed
+from clawctl.environments import EpisodeFailed, Task
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Work, Worked
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox, relay
@@ -115,7 +115,8 @@ class ShellEnvironment:
     """The options of an environment whose agent works in a shell.
 
     `path`: tasks, of which a fifth is held out. Without it, clawctl draws tasks. `harness`: the command of another agent, which
-    runs in the sandbox in place of the built-in agent. `see`: folders that it needs, separated by commas. `steps`: also reward
+    runs in the sandbox in place of the built-in agent. `examples`: how many solved tasks of training the built-in agent sees before
+    each task. `see`: folders that it needs, separated by commas. `steps`: also reward
     single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended.
     `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts."""
 
@@ -129,6 +130,7 @@ class ShellEnvironment:
     harness: str | None = None
     see: str | tuple[str, ...] = ""
     steps: bool = False
+    examples: int = 0
     sandbox: str | Mapping[str, Any] | None = None
     accept_unverified: bool = False
 
@@ -136,6 +138,13 @@ class ShellEnvironment:
         self.kind = read_kind(self.sandbox)
         built_in = OwnAgent(self.max_turns, self.command_s)
         self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
+
+    def show(self, tasks: Sequence[Task], solved: Callable[[Any], list[dict[str, Any]]]) -> None:
+        """Put solved tasks before each task. Raises ClawError (exit code 2) if another agent works."""
+        if tasks and not isinstance(self.agent, OwnAgent):
+            raise ClawError("a harness is not shown solved tasks", "leave out the option examples or harness", 2)
+        if isinstance(self.agent, OwnAgent):
+            self.agent = replace(self.agent, solved=tuple(message for task in tasks for message in solved(task.spec)))
 
 
 def make_harness(command: str, see: str | tuple[str, ...] | list[str] = ()) -> ForeignAgent:

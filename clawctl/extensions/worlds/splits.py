@@ -11,6 +11,7 @@ log = logging.getLogger("play")
 
 Given = TypeVar("Given")
 Row = TypeVar("Row")
+SHOWN = 1_000_003  # the seed of the tasks whose solutions stand in prompts; no plan reaches these drawn tasks
 _FEWEST = 5  # files with fewer rows hold none out
 _MAX_NAMED = 5  # the number of bad rows that are logged one by one
 

@@ -32,6 +32,7 @@ from clawctl.extensions.worlds.gui.sites import (
     SiteTask,
     draw_site,
 )  # fmt: skip
+from clawctl.extensions.worlds.splits import SHOWN
 from clawctl.run.endpoint import Endpoint
 from scripts.craft_model.browser import Browser
 from tests.stub_http import StubHandler, StubServer, running
@@ -87,6 +88,21 @@ def test_of_eighteen_pages_at_once_those_with_their_solution_are_right_and_those
         return [graded.value for graded in await asyncio.gather(*both)]
 
     assert in_loop(scores()) == [1.0] * 9 + [0.0] * 9
+
+
+@needs_browser
+def test_a_solved_website_in_a_prompt_is_what_an_episode_with_its_answers_would_be(in_loop: Run) -> None:
+    sent, tasks, number = list[list[dict[str, Any]]](), Gui().tasks("train", len(FAMILIES), SHOWN), len(FAMILIES)
+    said = in_loop(episode(Gui(examples=number), Gui().tasks("eval", 1, 0)[0], lambda messages: sent.append(messages) or "done"))
+    assert (said.reward, said.ending) == (0, "done")
+    shown = sent[0][1:-1]
+    begins = [index for index, message in enumerate(shown) if message["content"].startswith("Task: ")]
+    for task, begin, end in zip(tasks, begins, [*begins[1:], len(shown)], strict=True):
+        answers, seen = iter([message for message in shown[begin:end] if message["role"] == "assistant"]), list[dict[str, Any]]()
+        outcome = in_loop(episode(Gui(), task, lambda messages: seen.extend(messages[len(seen) :]) or next(answers)))  # noqa: B023
+        assert outcome.reward == 1
+        assert seen[1:] == shown[begin : end - 1]
+    assert shown[begins[0] + 1]["content"].startswith('click "')  # a label that no other element has
 
 
 @needs_browser

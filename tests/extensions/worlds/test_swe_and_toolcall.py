@@ -14,6 +14,7 @@ from clawctl.environments import Environment, Outcome, Task
 from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
+from clawctl.extensions.worlds.splits import SHOWN
 from clawctl.extensions.worlds.swe.environment import Swe, solve
 from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import read_rows
@@ -97,6 +98,43 @@ def test_a_tool_call_is_answered_from_the_sandbox() -> None:
     assert episode(ToolCall(steps=True), task, call).steps == {"chatcmpl-turn1": 1}
     outcome = episode(ToolCall(), task, call)
     assert (outcome.reward, outcome.parts["called"], outcome.ending) == (1, True, "done")
+
+
+@needs_sandbox
+@pytest.mark.parametrize("made", [ToolCall, Terminal, Swe])
+def test_a_solved_task_in_a_prompt_is_what_an_episode_with_its_answers_would_be(made: type[ToolCall | Terminal | Swe]) -> None:
+    sent, tasks = list[list[dict[str, Any]]](), made().tasks("train", 6, SHOWN)
+    episode(made(examples=6), made().tasks("eval", 1, 0)[0], lambda messages: sent.append(messages) or "submit")
+    assert "examples" not in str(sent[0])
+    asked = [sent[0].index({"role": "user", "content": getattr(task.spec, "text", "") or prompt_of(task)}) for task in tasks]
+    for task, begin, end in zip(tasks, asked, [*asked[1:], len(sent[0]) - 1], strict=True):
+        *shown, last = sent[0][begin:end]
+        answers, seen = iter([message for message in (*shown, last) if message["role"] == "assistant"]), list[dict[str, Any]]()
+        outcome = episode(made(), task, lambda messages: seen.extend(messages[len(seen) :]) or next(answers))  # noqa: B023
+        assert (outcome.reward, outcome.ending) == (1, "done")
+        assert [message for message in seen if message["role"] != "system"] == shown
+
+
+def prompt_of(task: Task) -> str:
+    return str(getattr(task.spec, "instruction", "") or task.spec.statement)
+
+
+def test_solved_tasks_are_not_shown_to_a_harness_or_taken_from_rows(tmp_path: Path) -> None:
+    with pytest.raises(ClawError, match="a harness is not shown solved tasks"):
+        Terminal(examples=2, harness="true")
+    row = {"instance_id": "a-1", "problem_statement": "x", "FAIL_TO_PASS": ["t.py::t"], "files": {"a.py": ""}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ClawError, match="a row has a patch, and no commands"):
+        Swe(examples=2, path=str(tmp_path / "rows.jsonl"))
+
+
+def test_a_sum_that_is_only_repeated_is_no_answer() -> None:
+    question = draw_question(15)
+    assert (question.text, question.answer) == ("What is (38 - 40) - 56?", "-58")
+    repeated = ("(38 - 40) - 56", "The answer is (38 - 40) - 56, which is 36.", r"\boxed{(38-40)-56}", r"-2 \times 29")
+    assert [is_right(reply, question) for reply in repeated] == [False] * 4
+    right = ("(38 - 40) - 56 = -58", "It is -58.", r"\boxed{-58}", "-58")
+    assert [is_right(reply, question) for reply in right] == [True] * 4
 
 
 HARNESS = """python3 - <<'EOF'

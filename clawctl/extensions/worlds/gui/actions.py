@@ -89,6 +89,17 @@ def numbered(action: Action, shown: str) -> Action | str:
     return f"error: {quoted} is the label of the elements {', '.join(numbers)}. Use a number"
 
 
+def written(action: Action, shown: str) -> str:
+    """The action as an agent writes it: by its element's label if no other element has that label, else by the number."""
+    if action.name == "click_at":
+        return f"click {action.number} {action.down}"
+    label = next(
+        (line["label"] for line in map(_LINE.match, shown.splitlines()) if line and line["number"] == str(action.number)), ""
+    )
+    is_unique = label != "" and numbered(replace(action, label=_unquoted(label)), shown) == action
+    return f"{action.name} {label if is_unique else action.number}" + (f" {json.dumps(action.text)}" if action.text else "")
+
+
 def _unquoted(text: str) -> str:
     text = text.strip()
     if len(text) >= 2 and text[0] == text[-1] == '"':

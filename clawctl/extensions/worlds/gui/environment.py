@@ -1,5 +1,6 @@
 """`gui`: the agent uses a web page in Chromium. It reads the page as text, with screenshots, or from screenshots alone."""
 
+import asyncio
 import base64
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -18,12 +19,13 @@ from clawctl.extensions.worlds.gui.actions import (
     action_in,
     action_of,
     numbered,
+    written,
 )
 from clawctl.extensions.worlds.gui.browser import find_chromium
 from clawctl.extensions.worlds.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.extensions.worlds.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
 from clawctl.extensions.worlds.gui.sites import DRAWN, FAMILIES, DrawnSite, SiteTask, draw_site
-from clawctl.extensions.worlds.splits import task_numbers
+from clawctl.extensions.worlds.splits import SHOWN, task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.extensions.worlds.verdicts import Graded, nothing
 from clawctl.run.endpoint import Endpoint
@@ -39,7 +41,7 @@ class Gui:
     `path`: a folder in MiniWoB's layout, in place of the package `miniwob`. `actions`: `text`, or `tools` for tool calls.
     `screenshots`: send a picture of the page with each message; `only` sends no text of the page with it. `load_s`: the time limit
     for loading a page, in seconds. `browser`: Chromium's program, if it is not in PATH. `steps`: also reward single turns: 1 for an
-    action that was done, otherwise -1."""
+    action that was done, otherwise -1. `examples`: how many solved websites of training stand before each task."""
 
     metrics = ("reward", "solved")
     version = "2"
@@ -55,6 +57,7 @@ class Gui:
     load_s: float = LOAD_S
     browser: str | None = None
     steps: bool = False
+    examples: int = 0
 
     def __post_init__(self) -> None:
         if self.screenshots == "only" and self.actions == "tools":
@@ -73,6 +76,9 @@ class Gui:
                     f"choose from {', '.join(DRAWN)}, or a page in {self._folder / 'miniwob'}",
                     2,
                 )
+        if self.examples and (self._folder is not None or self.actions == "tools"):
+            raise ClawError("examples are drawn websites with actions as text", "leave out examples, or path, pages and actions", 2)
+        self._solved, self._solving = list[dict[str, Any]](), asyncio.Lock()
         self._chromium = find_chromium(self.browser)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -88,9 +94,15 @@ class Gui:
         return tasks
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        async with self._solving:
+            if self.examples and not self._solved:
+                self._solved = [
+                    message for shown in self.tasks("train", self.examples, SHOWN) for message in await self._solve(shown)
+                ]
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
         async with open_page(self._chromium, site, (self.width, self.height), self.load_s) as page, new_client(endpoint) as client:
-            tools, messages = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            tools, (system, asked) = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            messages = [system, *self._solved, asked]
             reply, score, ending, log = "", None, "turns", None
             steps: dict[str, float] = {}
             for turn in range(self.max_turns):
@@ -120,6 +132,18 @@ class Gui:
         score = score or 0.0
         example = {"prompt": instruction, "reply": reply}
         return Outcome(score, {"solved": score == 1}, steps if self.steps else {}, ending=ending, log=log, example=example)
+
+    async def _solve(self, task: Task) -> list[dict[str, Any]]:
+        """The messages of an episode that does the steps of the solution."""
+        async with open_page(self._chromium, DrawnSite(task.spec), (self.width, self.height), self.load_s) as page:
+            messages = (await self._first(page))[1:]
+            for step in task.spec.solution:
+                shown = await page.visible_text()
+                action = step_action(step, shown)
+                said = {"role": "assistant", "content": written(action, shown)}
+                await page.act(action)
+                messages += [said] if await page.verdict() is not None else await self._next(page, said, "")
+            return messages
 
     async def _first(self, page: Page) -> list[dict[str, Any]]:
         system = SYSTEM + (SYSTEM_PIXELS if self.screenshots else "") if self._has_text else SYSTEM_PICTURE

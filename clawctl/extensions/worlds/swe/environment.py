@@ -1,5 +1,6 @@
 """`swe`: the agent repairs a repository in a sandbox. Tests that it has not seen decide whether it succeeded."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -12,14 +13,14 @@ from pydantic.dataclasses import dataclass
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import outcome_of
+from clawctl.extensions.worlds.agent import outcome_of, solved
 from clawctl.extensions.worlds.checking import check_each, left_out
 from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.sandbox.tars import tar_of, without
-from clawctl.extensions.worlds.splits import rows_of, task_numbers
+from clawctl.extensions.worlds.splits import SHOWN, rows_of, task_numbers
 from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask, patched, read_rows
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
@@ -27,6 +28,7 @@ from clawctl.extensions.worlds.verdicts.python_code import clean, run_calls, run
 from clawctl.run.endpoint import Endpoint
 
 _FOLDER = "/app"
+_CHANGE = re.compile(r"^\+\+\+ b/(\S+)$(?s:.*?)^ def (\w+)\(.*\n-.*\n\+    return (.*)$", re.MULTILINE)  # file, function, body
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -43,6 +45,11 @@ class Swe(ShellEnvironment):
         folder = None if self.repositories is None else Path(self.repositories).expanduser()
         self._read = [] if self.path is None else read_rows(Path(self.path).expanduser(), folder)
         self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
+        if self.examples and self._read:
+            raise ClawError(
+                "examples are for drawn repositories: a row has a patch, and no commands", "leave out examples or path", 2
+            )
+        self.show(self.tasks("train", self.examples, SHOWN), _solved)
 
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
@@ -72,6 +79,15 @@ class Swe(ShellEnvironment):
             worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
         return outcome_of(spec.statement, worked, score, self.steps, self.accept_unverified)
+
+
+def _solved(task: SweTask) -> list[dict[str, Any]]:
+    """The messages of an episode that reads the file of a drawn repository and mends it."""
+    change = _CHANGE.search(task.patch)
+    assert change is not None
+    file, name, right = change.groups()
+    mend = f'sed -i "/def {name}(/{{n;s|return.*|return {right}|}}" {file}'
+    return solved(task.statement, {f"cat {file}": task.files[file].decode(), mend: ""})
 
 
 async def finish(sandbox: Sandbox, task: SweTask) -> Graded:

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import outcome_of
+from clawctl.extensions.worlds.agent import outcome_of, solved
 from clawctl.extensions.worlds.checking import NeedsImage, check_each, left_out
 from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
@@ -21,7 +21,7 @@ from clawctl.extensions.worlds.sandbox.containers import Container
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
-from clawctl.extensions.worlds.splits import rows_of
+from clawctl.extensions.worlds.splits import SHOWN, rows_of
 from clawctl.extensions.worlds.terminal.families import draw_tasks
 from clawctl.extensions.worlds.terminal.harbor import SHARED, HarborTask, read_tasks
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
@@ -41,6 +41,7 @@ class Terminal(ShellEnvironment):
             raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
         self._read = [] if self.path is None else read_tasks(Path(self.path).expanduser(), isinstance(self.kind, Container))
         self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
+        self.show(self.tasks("train", self.examples, SHOWN), _solved)
 
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
@@ -73,6 +74,12 @@ class Terminal(ShellEnvironment):
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
         return outcome_of(spec.instruction, worked, score, self.steps, self.accept_unverified)
+
+
+def _solved(task: HarborTask) -> list[dict[str, Any]]:
+    """The messages of an episode that runs the task's solution. A task without one has none."""
+    lines = [line for line in task.solution.get("solve.sh", b"").decode().splitlines() if not line.startswith(("#!", "set -e"))]
+    return solved(task.instruction, {"\n".join(lines): ""}) if lines else []
 
 
 async def _solve_in(kind: SandboxKind, task: HarborTask, commands: str | None) -> Graded:

@@ -1,6 +1,7 @@
 """`toolcall`: the agent answers a question, and may call tools that run in a sandbox."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -14,7 +15,7 @@ from clawctl.environments.asking import complete, new_client
 from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
-from clawctl.extensions.worlds.splits import rows_of, task_numbers
+from clawctl.extensions.worlds.splits import SHOWN, rows_of, task_numbers
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
 from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, gym_questions, read_questions
 from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
@@ -28,12 +29,13 @@ class ToolCall:
     """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, separated by commas. Without
     both, clawctl draws arithmetic.
 
-    `tools`: a `tools.json`. Its functions are defined in the Python file `code`, which runs in the sandbox. `steps`: also reward
-    single turns: 1 if all their tool calls succeed, -1 if one returns an error. `sandbox`: the kind of sandbox for the tools
+    `examples`: how many solved questions of training stand before each question. `tools`: a `tools.json`. Its functions are defined
+    in the Python file `code`, which runs in the sandbox. `steps`: also reward single turns: 1 if all their tool calls succeed, -1
+    if one returns an error. `sandbox`: the kind of sandbox for the tools
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "3"
+    version = "4"
     worst = 0.0
 
     path: str | None = None
@@ -43,6 +45,7 @@ class ToolCall:
     max_turns: int = 8
     command_s: float = 10.0
     steps: bool = False
+    examples: int = 0
     sandbox: str | Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -51,6 +54,8 @@ class ToolCall:
         self._gym = [name.strip() for name in (self.gym or "").split(",") if name.strip()]
         self._tools = None if self.tools is None else read_tools(Path(self.tools).expanduser())
         self._code = None if self.code is None else Path(self.code).expanduser()
+        shown = self.tasks("train", self.examples, SHOWN) if self.examples else []
+        self._solved = [message for task in shown for message in _solved(task.spec)]
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:
@@ -64,7 +69,7 @@ class ToolCall:
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         question: Question = task.spec
         tools = self._tools or list(question.tools) or [PYTHON]
-        messages: list[dict[str, Any]] = [{"role": "user", "content": question.text}]
+        messages: list[dict[str, Any]] = [*self._solved, {"role": "user", "content": question.text}]
         calls_made: list[tuple[str, dict[str, Any] | None]] = []
         reply, ending, steps = "", "turns", dict[str, float]()
         async with AsyncExitStack() as stack:
@@ -101,3 +106,23 @@ class ToolCall:
     async def _answer(self, sandbox: Sandbox, call: dict[str, Any]) -> dict[str, Any]:
         result = await use(sandbox, call, self.command_s, self._code)
         return {"role": "tool", "tool_call_id": call.get("id", ""), "content": result or "(nothing was printed)"}
+
+
+def _solved(question: Question) -> list[dict[str, Any]]:
+    """The messages of an episode that ends with the right answer, after a call of the calculator if the question is drawn. A
+    question without an answer has none."""
+    if question.answer is None:
+        return []
+    worked = list[dict[str, Any]]()
+    if question.expression is not None:
+        function = {"name": "calculator", "arguments": json.dumps({"expression": question.expression})}
+        call = {"id": f"call-{question.name}", "type": "function", "function": function}
+        worked = [
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": call["id"], "content": question.answer},
+        ]
+    return [
+        {"role": "user", "content": question.text},
+        *worked,
+        {"role": "assistant", "content": f"The answer is {question.answer}."},
+    ]

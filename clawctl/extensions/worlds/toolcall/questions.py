@@ -28,6 +28,7 @@ _NUMBERS = (  # by their value; without "one", which often counts nothing
 )
 _COUNTED = _NUMBERS.split()
 _COUNT = re.compile(rf"\b(?:{'|'.join(word for word in _COUNTED if word != '.')})\b", re.IGNORECASE)
+_SUM = re.compile(r"\(*\d+[()\s]*(?:(?:[-+*/×]|\\(?:times|cdot))[()\s]*\d+[()\s]*)+")  # 3 + 4 * (5 - 2)
 _OPENS = re.compile(r"[\[{]")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
 
@@ -42,6 +43,7 @@ class Question:
     calls: tuple[Mapping[str, Any], ...] | None = None  # BFCL: the expected calls, in place of an answer
     any_call: bool = False  # BFCL's relevance category: at least one call, whichever it is
     tools: tuple[dict[str, Any], ...] = ()
+    expression: str | None = None  # of drawn arithmetic: what the calculator has to compute
     entry: Any = field(default=None, compare=False)  # reasoning-gym's entry, which its scoring function needs
 
     @property
@@ -61,7 +63,8 @@ def draw_question(number: int) -> Question:
         first, sign, second, rest = expression.split(" ", 3)
         expression = f"({first} {sign} {second}) {rest}"
     text = draw.choice(("What is {}?", "Compute {}.", "How much is {}?")).format(expression)
-    return Question(f"arithmetic-{number}", text, str(eval(expression)), tools=(CALCULATOR,))  # evaluates this function's own text
+    answer = str(eval(expression))  # evaluates this function's own text
+    return Question(f"arithmetic-{number}", text, answer, tools=(CALCULATOR,), expression=expression)
 
 
 def gym_questions(families: list[str], count: int, number: int) -> list[Question]:
@@ -154,6 +157,8 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
     """
     if question.answer is None:
         return False, "text"
+    if question.expression is not None:
+        reply = _SUM.sub("", reply)  # a sum that is only repeated has the right value, and is no answer
     boxed, wanted = _BOXED.findall(reply), question.answer.strip()
     if question.entry is not None:
         import reasoning_gym

@@ -5,7 +5,8 @@ answers are right), `cheats` (the best score
 that an agent gets by attacking its verdict), `idioms` (modules that solve nothing, under twenty idioms of tests), `scripts`
 (attacks on fourteen styles of `test.sh`), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
 episodes affect the others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex,
-Claude Code and mini-swe-agent in the sandbox) and `learn` (whether reinforcement improves a policy on held-out tasks).
+Claude Code and mini-swe-agent in the sandbox), `learn` (whether reinforcement improves a policy on held-out tasks) and `pretrained`
+(the same with SmolLM2).
 NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
 
 The exit code is 1 if a metric misses its bar.
@@ -19,10 +20,25 @@ from typing import Any
 
 from clawctl.extensions.worlds.gui.sites import SPOT_BOXES
 from scripts.benchmarks.environments_learn import KINDS, VARIANTS
+from scripts.benchmarks.environments_pretrained import TRAINED
 from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
-CASES = ("oracle", "noop", "answers", "cheats", "idioms", "scripts", "breakout", "faults", "kill", "load", "harness", "learn")
+CASES = (
+    "oracle",
+    "noop",
+    "answers",
+    "cheats",
+    "idioms",
+    "scripts",
+    "breakout",
+    "faults",
+    "kill",
+    "load",
+    "harness",
+    "learn",
+    "pretrained",
+)
 BARS = {  # metric of a case: the smallest and largest values that pass
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
@@ -49,6 +65,7 @@ BARS = {  # metric of a case: the smallest and largest values that pass
     ("learn gui", "reward_heldout"): (0.60, 1.0),
     ("learn gui-vision", "reward_heldout"): (3 / SPOT_BOXES, 1.0),  # three times what a policy that sees no colours gets
     ("learn gui-vision", "reward_ratio"): (3.0, 1000.0),
+    **{(f"learn {kind} smollm2", "gain"): (0.15, 1.0) for kind in TRAINED},
     **{(f"learn {kind}", "pass_at_8_before"): (0.5, 1.0) for kind in KINDS},
     **{(f"learn {kind} shuffled", "reward_change"): (-1.0, 0.05) for kind in KINDS},
 }

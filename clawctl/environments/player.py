@@ -25,7 +25,7 @@ import orjson
 
 from clawctl.config.environment import is_stage_of_up
 from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task
-from clawctl.environments.code_version import code_version
+from clawctl.environments.code_version import version_of
 from clawctl.environments.episode import graded
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
@@ -64,8 +64,7 @@ class Plan:
     @cached_property
     def version(self) -> str:
         """The environment's version: its attribute `version`, or a hash of its code, whatever its comments."""
-        declared = getattr(self.environment, "version", None)
-        return code_version(type(self.environment)) if declared is None else str(declared)
+        return version_of(self.environment, self.name)
 
     @cached_property
     def hashes(self) -> list[str]:

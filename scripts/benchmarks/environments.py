@@ -1,12 +1,13 @@
 """Checks the built-in environments: the sandbox is secure, and verdicts are correct and cannot be forged.
 
-Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and without any action), `answers` (which written
-answers are right), `cheats` (the best score
-that an agent gets by attacking its verdict), `idioms` (modules that solve nothing, under twenty idioms of tests), `scripts`
-(attacks on fourteen styles of `test.sh`), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed
-episodes affect the others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex,
-Claude Code and mini-swe-agent in the sandbox), `learn` (whether reinforcement improves a policy on held-out tasks) and `pretrained`
-(the same with SmolLM2).
+Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and without any action), `answers` (which
+written answers are right), `cheats` (the best score that an agent gets by attacking its verdict), `idioms` (modules that solve
+nothing, under twenty idioms of tests), `scripts` (attacks on fourteen styles of `test.sh`), `steps` (rewards of single turns,
+from the environment to the shard), `changed_code` (whether episodes are played again after each kind of change to an
+environment's code), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed episodes affect the
+others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex, Claude Code and
+mini-swe-agent in the sandbox), `learn` (whether reinforcement improves a policy on held-out tasks) and
+`pretrained` (the same with SmolLM2).
 NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
 
 The exit code is 1 if a metric misses its bar.
@@ -25,20 +26,9 @@ from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
 CASES = (
-    "oracle",
-    "noop",
-    "answers",
-    "cheats",
-    "idioms",
-    "scripts",
-    "breakout",
-    "faults",
-    "kill",
-    "load",
-    "harness",
-    "learn",
-    "pretrained",
-)
+    "oracle", "noop", "answers", "cheats", "idioms", "scripts", "steps", "changed_code", "breakout", "faults", "kill",
+    "load", "harness", "learn", "pretrained",
+)  # fmt: skip
 BARS = {  # metric of a case: the smallest and largest values that pass
     ("oracle", "score"): (1.0, 1.0),
     ("noop", "score"): (0.0, 0.0),
@@ -49,6 +39,10 @@ BARS = {  # metric of a case: the smallest and largest values that pass
     ("idioms", "honest_refused"): (0.0, 0.05),
     ("scripts", "forged_share"): (0.0, 0.0),
     ("scripts", "honest_lost"): (0.0, 0.0),
+    ("steps", "rewarded_turns_with_reward"): (1.0, 1.0),
+    ("steps", "other_turns_with_reward"): (0.0, 0.0),
+    ("changed_code", "replayed_share"): (1.0, 1.0),
+    ("changed_code", "replayed_without_change"): (0.0, 0.0),
     ("breakout", "escaped"): (0.0, 0.0),
     ("faults", "advantage_change"): (0.0, 1e-9),
     ("kill", "lost_outcomes"): (0.0, 0.0),

@@ -66,6 +66,37 @@ def test_the_version_of_an_environment_covers_what_its_file_imports_from_its_fol
     assert digest_of(f"{tmp_path / 'sums.py'}:Sums") != suite
 
 
+def test_the_version_covers_modules_that_the_code_names_in_a_text(tmp_path: Path) -> None:
+    named = "import importlib\n\nlate = importlib.import_module('late')\nFILE = 'loaded.py'\n"
+    write(tmp_path, sums=CODE + named, late="X = 1\n", loaded="Y = 1\n", pricing="")
+    first = plan_id(tmp_path)
+    write(tmp_path, late="X = 2\n")
+    second = plan_id(tmp_path)
+    write(tmp_path, loaded="Y = 2\n")
+    assert len({first, second, plan_id(tmp_path)}) == 3
+
+
+def test_the_version_covers_the_file_that_the_user_names_and_not_only_that_of_the_class(tmp_path: Path) -> None:
+    write(tmp_path, made=CODE, sums="import made\nfrom made import Sums\n\nmade.LIMIT = 1\n")
+    first = plan_id(tmp_path)
+    write(tmp_path, sums="import made\nfrom made import Sums\n\nmade.LIMIT = 2\n")
+    assert plan_id(tmp_path) != first
+
+
+def test_a_class_that_inherits_the_version_of_a_built_in_environment_has_a_version_of_its_own_code(tmp_path: Path) -> None:
+    code = "from clawctl.extensions.worlds.toolcall.environment import ToolCall\n\nclass Sums(ToolCall):\n    scale = 1\n"
+    write(tmp_path, sums=code)
+    first = plan_id(tmp_path)
+    write(tmp_path, sums=code.replace("scale = 1", "scale = 2"))
+    second = plan_id(tmp_path)
+    assert second != first
+    declared = code.replace("scale = 1", "version = '1'\n    scale = 1")
+    write(tmp_path, sums=declared)
+    third = plan_id(tmp_path)
+    write(tmp_path, sums=declared.replace("scale = 1", "scale = 2"))
+    assert plan_id(tmp_path) == third, "the user raises a declared version"
+
+
 def test_a_file_in_a_package_is_imported_as_a_part_of_it(tmp_path: Path) -> None:
     write(tmp_path, packed__envs__sums=CODE + "\nfrom ..rates import RATE\n", packed__rates="RATE = 3\n")
     for folder in ("packed", "packed/envs"):

@@ -30,14 +30,17 @@ def check(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
     """Check the tasks of a folder, file, package, server or environment. Raises ClawError (exit code 2) if nothing reads it.
 
     An environment that reads other people's tasks has a function `check_place(place, options)`, which returns None for a place that
-    is not in its format.
+    is not in its format. With the name of an environment, the place is its option `path`.
     """
-    if place in ENVIRONMENTS.names() or is_file(place):
-        return [check_environment(place, ENVIRONMENTS.load(place, _OPTION), options)]
-    for name in ENVIRONMENTS.names():
-        read = getattr(ENVIRONMENTS.load(name, _OPTION), "check_place", None)
-        if read is not None and (checked := read(place, options)) is not None:
+    is_named = place in ENVIRONMENTS.names() or is_file(place)
+    for name in [place] if is_named else ENVIRONMENTS.names():
+        made = ENVIRONMENTS.load(name, _OPTION)
+        read = getattr(made, "check_place", None)
+        checked = read(str(options.get("path", "")) if is_named else place, options) if read is not None else None
+        if checked is not None:
             return list(checked)
+    if is_named:
+        return [check_environment(place, made, options)]
     cure = "name a folder of Harbor tasks, a file of rows as in SWE-bench, a taskset of verifiers, or a server of OpenEnv"
     raise ClawError(f"{_OPTION}: there are no tasks in {place}", cure, 2)
 

@@ -2,12 +2,12 @@
 
 Cases: `oracle` and `noop` (the score of each kind's tasks with their solution, and without any action), `answers` (which
 written answers are right), `cheats` (the best score that an agent gets by attacking its verdict), `idioms` (modules that solve
-nothing, under twenty idioms of tests), `scripts` (attacks on fourteen styles of `test.sh`), `steps` (rewards of single turns,
-from the environment to the shard), `changed_code` (whether episodes are played again after each kind of change to an
-environment's code), `breakout` (how many attempts to leave the sandbox succeed), `faults` (how failed episodes affect the
-others), `kill` (outcomes after a SIGKILL of any process), `load` (many concurrent episodes), `harness` (Codex, Claude Code and
-mini-swe-agent in the sandbox), `learn` (whether reinforcement improves a policy on held-out tasks) and
-`pretrained` (the same with SmolLM2).
+nothing, under twenty idioms of tests), `scripts` (attacks on fourteen styles of `test.sh`), `foreign` (tasks in the formats of
+others: each is playable, or refused for a true reason), `steps` (rewards of single turns, from the environment to the shard),
+`changed_code` (whether episodes are played again after each kind of change to an environment's code), `breakout` (how many
+attempts to leave the sandbox succeed), `faults` (how failed episodes affect the others), `kill` (outcomes after a SIGKILL of
+any process), `load` (many concurrent episodes), `harness` (Codex, Claude Code and mini-swe-agent in the sandbox) and `learn`
+(whether reinforcement improves a policy on held-out tasks).
 NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
 
 The exit code is 1 if a metric misses its bar.
@@ -26,7 +26,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
 CASES = (
-    "oracle", "noop", "answers", "cheats", "idioms", "scripts", "steps", "changed_code", "breakout", "faults", "kill",
+    "oracle", "noop", "answers", "cheats", "idioms", "scripts", "foreign", "steps", "changed_code", "breakout", "faults", "kill",
     "load", "harness", "learn", "pretrained",
 )  # fmt: skip
 BARS = {  # metric of a case: the smallest and largest values that pass
@@ -39,6 +39,7 @@ BARS = {  # metric of a case: the smallest and largest values that pass
     ("idioms", "honest_refused"): (0.0, 0.05),
     ("scripts", "forged_share"): (0.0, 0.0),
     ("scripts", "honest_lost"): (0.0, 0.0),
+    ("foreign", "playable_or_refused_with_true_reason"): (1.0, 1.0),
     ("steps", "rewarded_turns_with_reward"): (1.0, 1.0),
     ("steps", "other_turns_with_reward"): (0.0, 0.0),
     ("changed_code", "replayed_share"): (1.0, 1.0),

@@ -1,7 +1,9 @@
 """Checks other people's tasks: each is set up and graded without a model, after doing nothing and after its own solution."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from clawctl.environments.checking import CheckedTask
@@ -11,6 +13,7 @@ from clawctl.extensions.worlds.verdicts import TRUSTED, Graded
 
 Spec = TypeVar("Spec")
 _AT_ONCE = 2
+_MISSING = re.compile(r"No module named '([\w.]+)'")
 
 
 class NeedsImage(ClawError):
@@ -58,8 +61,19 @@ async def _check(task: Spec, name: str, has_solution: bool, solve: Callable[[Spe
         solved = await solve(task, None)
     except (ClawError, SandboxFailed) as error:
         return CheckedTask(name, "oracle fails", str(error))
+    if solved.value < 1 and (module := _missing_module(task, solved.log)) is not None:
+        reason = f"its tests need the module {module}, which the sandbox does not have"
+        return CheckedTask(name, "needs an image", f"{reason} -> name an image that has it in the option sandbox")
     if solved.value < 1:
         return CheckedTask(name, "oracle fails", f"the reward is {solved.value:g}: {solved.log.strip()[-300:]}")
     if solved.verdict != TRUSTED:
         return CheckedTask(name, "verdict cannot be trusted", solved.log.strip().splitlines()[0][:300])
     return CheckedTask(name, "playable")
+
+
+def _missing_module(task: object, log: str) -> str | None:
+    """The module that the tests of a solved task could not import, if it is none of the task's own."""
+    files = {**getattr(task, "files", {}), **getattr(task, "seed", {}), **getattr(task, "solution", {})}
+    own = {part for path in files for part in (*Path(path).parts[:-1], Path(path).stem)}
+    missing = (match[1].split(".")[0] for match in _MISSING.finditer(log))
+    return next((name for name in missing if name not in own), None)

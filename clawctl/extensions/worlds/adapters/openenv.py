@@ -10,6 +10,7 @@ import json
 import shlex
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -18,17 +19,18 @@ from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import urlsplit
 
 import orjson
+import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task
+from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task, create
 from clawctl.environments.asking import Refused, complete, new_client
-from clawctl.environments.checking import CheckedTask, check_environment
+from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.splits import task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
@@ -73,10 +75,23 @@ class OpenEnv:
 
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
-        """Connect to the server at an address."""
-        if not place.startswith(("http://", "https://")):
+        """Connect to the server at an address, or start that of a folder with `openenv.yaml`, and begin an episode.
+
+        The option `python` names the interpreter that starts it.
+        """
+        if place.startswith(("http://", "https://")):
+            return [_check(place, {"url": place, **options})]
+        folder = Path(place).expanduser()
+        if not place or not (folder / "openenv.yaml").is_file():
             return None
-        return [check_environment(place, OpenEnv, {"url": place, **options})]
+        python = str(options.get("python", sys.executable))
+        try:
+            app = yaml.safe_load((folder / "openenv.yaml").read_text(encoding="utf-8"))["app"]
+        except (ValueError, LookupError, TypeError, yaml.YAMLError) as error:
+            raise ClawError(f"{folder}/openenv.yaml names no app: {error!r}", "add `app: server.app:app`", 2) from error
+        command = f"{shlex.quote(python)} -m uvicorn {shlex.quote(str(app))} --host 127.0.0.1 --port {{port}}"
+        given = {name: value for name, value in options.items() if name != "python"}
+        return [_check(folder.name, {"command": command, "folder": str(folder), **given})]
 
     def __post_init__(self) -> None:
         if find_spec("websockets") is None:
@@ -95,6 +110,14 @@ class OpenEnv:
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         """Each task is a seed of the environment. Even seeds are for training, odd seeds are held out."""
         return [Task(f"seed-{number}", number, split) for number in task_numbers(split, count, seed)]
+
+    async def begin(self, task: Task) -> str:
+        """Begin an episode and leave it. Returns what an agent would see. Raises EpisodeFailed."""
+        async with _connected(self._url, _START_S) as session:
+            reply = await session.ask("reset", {"seed": task.spec})
+            if not await self._tools(session):
+                raise EpisodeFailed("environment", "the environment offers no tool")
+            return _shown(reply["observation"])
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         rewards: list[float] = []
@@ -157,6 +180,18 @@ class OpenEnv:
             return f"error: {error}", None, False
         reward = reply.get("reward")
         return _shown(reply["observation"]), None if reward is None else float(reward), bool(reply.get("done"))
+
+
+def _check(name: str, options: Mapping[str, Any]) -> CheckedTask:
+    """Create the environment and begin an episode. A model is not asked, so no action is tried."""
+    try:
+        environment = cast(OpenEnv, create(OpenEnv, name, "play --check", options))
+        asyncio.run(environment.begin(environment.tasks("train", 1, 0)[0]))
+    except ClawError as error:
+        return CheckedTask(name, "not playable", f"{error.problem} -> {error.fix}")
+    except (EpisodeFailed, StepRefused, LookupError) as error:
+        return CheckedTask(name, "not playable", f"no episode begins: {error}")
+    return CheckedTask(name, "playable", "an episode begins; it has no solution to try")
 
 
 def _tool(name: str, description: str, parameters: dict[str, Any]) -> dict[str, Any]:

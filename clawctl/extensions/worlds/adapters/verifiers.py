@@ -24,6 +24,7 @@ from clawctl.run.endpoint import Endpoint
 _PROGRAM = Path(__file__).parent / "verifiers_process.py"
 _START_S = 180.0
 _CONTAINERS = ("docker", "podman", "apptainer")
+_DEFINED = re.compile(r"^(?:def|class) (\w+)", re.MULTILINE)
 _MAX_TASKS = 4096  # taken from an endless taskset
 _ENDINGS = {"SandboxError": "sandbox", "TaskError": "verifier", "ProviderError": "server"}  # by the type of verifiers' errors
 _USED_UP = (("episode_over", "time"), ("context_length_exceeded", "context"))  # endings by clawctl's error code in an error's text
@@ -41,7 +42,7 @@ class Verifiers:
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
         """Load the taskset with this id or path."""
-        return [check_environment(place, Verifiers, {"taskset": place, **options})]
+        return [check_environment(Path(place).name or "verifiers", Verifiers, {"taskset": place, **options})]
 
     def __init__(
         self,
@@ -56,6 +57,8 @@ class Verifiers:
     ) -> None:
         self.episode_s, self._max_turns, self._taskset = float(episode_s), max_turns, taskset
         settings = {"taskset": taskset, "options": options, "harness": harness, "runtime": runtime, "max_turns": max_turns}
+        if (old := legacy_file(taskset)) is not None:
+            raise _is_legacy(f"{taskset} ({old.name})")
         interpreter = shutil.which(str(Path(python).expanduser()))
         if interpreter is None:
             raise ClawError(f"the option python names {python}, which is not a program", "give the path of an interpreter", 2)
@@ -131,12 +134,29 @@ def _cannot_load(taskset: str, python: str, message: Mapping[str, Any]) -> ClawE
         cure = f"run `{python} -m pip install {missing[1].split('.')[0]}`, or what its documentation names for it"
         return ClawError(f"the taskset {taskset} needs the module {missing[1]}, which is not installed for {python}", cure, 2)
     if message.get("is_legacy"):
-        cure = "port it to a Taskset of verifiers.v1: the rows of its dataset are the tasks, the functions of its rubric rewards"
-        return ClawError(f"{taskset} is an environment of verifiers before 0.4 (`load_environment`), without a taskset", cure, 2)
+        return _is_legacy(taskset)
     if "verifiers.v1" in problem or str(message["version"]).startswith(("0.1.", "0.2.", "0.3.")):
         cure = f"run `{python} -m pip install --upgrade 'verifiers>=0.4'`; older tasksets have to be ported"
         return ClawError(f"verifiers {message['version']} is not a version that the adapter supports ({problem})", cure, 2)
     return ClawError(f"the taskset {taskset} cannot be loaded: {problem}", f"install it for {python}, or give its path", 2)
+
+
+def _is_legacy(taskset: str) -> ClawError:
+    cure = "port it to a Taskset of verifiers.v1: the rows of its dataset are the tasks, the functions of its rubric rewards"
+    return ClawError(f"{taskset} is an environment of verifiers before 0.4 (`load_environment`), without a taskset", cure, 2)
+
+
+def legacy_file(taskset: str) -> Path | None:
+    """The file of a path that has `load_environment`, as before verifiers 0.4, and no taskset. Nothing is imported."""
+    path = Path(taskset).expanduser()
+    name = path.name.replace("-", "_")
+    names = [path, path / f"{name}.py", path / name / "__init__.py", path / name / f"{name}.py", path / "__init__.py"]
+    for file in (file for file in names if file.suffix == ".py" and file.is_file()):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        defined = set(_DEFINED.findall(text))
+        if "load_environment" in defined and not {"load_taskset", "Taskset"} & defined and "verifiers.v1" not in text:
+            return file
+    return None
 
 
 def _variables(interpreter: str, named: str) -> dict[str, str]:

@@ -2,14 +2,18 @@
 
 import asyncio
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from clawctl.environments import Outcome, Split, Task
+from clawctl.environments import EpisodeFailed, Outcome, Split, Task
 from clawctl.environments.asking import Refused, complete, new_client
+from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.checking import check_each
 from clawctl.extensions.worlds.gui.actions import (
     SYSTEM,
     SYSTEM_PICTURE,
@@ -25,6 +29,7 @@ from clawctl.extensions.worlds.gui.browser import find_chromium
 from clawctl.extensions.worlds.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
 from clawctl.extensions.worlds.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
 from clawctl.extensions.worlds.gui.sites import DRAWN, FAMILIES, DrawnSite, SiteTask, draw_site
+from clawctl.extensions.worlds.sandbox import SandboxFailed
 from clawctl.extensions.worlds.splits import SHOWN, task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.extensions.worlds.verdicts import Graded, nothing
@@ -80,6 +85,16 @@ class Gui:
             raise ClawError("examples are drawn websites with actions as text", "leave out examples, or path, pages and actions", 2)
         self._solved, self._solving = list[dict[str, Any]](), asyncio.Lock()
         self._chromium = find_chromium(self.browser)
+
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Load each page of a folder in MiniWoB's layout, and do nothing."""
+        folder = Path(place).expanduser()
+        if not place or not (folder / "core" / "core.js").is_file():
+            return None
+        gui = Gui(**{**options, "path": place})
+        tasks = gui.tasks("train", len(gui._names), 0)
+        return check_each(tasks, lambda task: str(task.spec.page), lambda task: False, partial(_left_alone, gui._chromium))
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         tasks = []
@@ -186,6 +201,16 @@ def _chosen(message: dict[str, Any]) -> tuple[Action | None, str]:
         return action_in(reply), reply
     name, arguments = name_and_arguments(calls[0])
     return action_of(name, arguments), f"{reply} {name} {arguments}".strip()
+
+
+async def _left_alone(chromium: str, task: Task, commands: str | None) -> Graded:
+    """Grade a page of MiniWoB after no action. Raises SandboxFailed if it does not load."""
+    try:
+        async with open_page(chromium, MiniWobSite(task.spec), (480, 360), LOAD_S) as page:
+            await page.visible_text()
+            return Graded(await page.verdict() or 0.0, "")
+    except (EpisodeFailed, PageCrashed) as error:
+        raise SandboxFailed(str(error)) from error
 
 
 async def solve(task: SiteTask, commands: str | None = None) -> Graded:

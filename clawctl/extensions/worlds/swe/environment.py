@@ -22,7 +22,7 @@ from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.sandbox.tars import tar_of, without
 from clawctl.extensions.worlds.splits import SHOWN, rows_of, task_numbers
 from clawctl.extensions.worlds.swe.families import draw_task
-from clawctl.extensions.worlds.swe.rows import SweTask, patched, read_rows
+from clawctl.extensions.worlds.swe.rows import SweTask, file_rows, is_row, patched, read_rows, with_fault
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
 from clawctl.extensions.worlds.verdicts.python_code import clean, run_calls, run_pytest
 from clawctl.run.endpoint import Endpoint
@@ -55,12 +55,14 @@ class Swe(ShellEnvironment):
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
         """Check a file of rows. `options` may name `repositories`."""
         path, bad = Path(place).expanduser(), list[tuple[dict[str, Any], ClawError]]()
-        if path.suffix not in (".json", ".jsonl", ".parquet") or not path.is_file():
+        if path.suffix not in (".json", ".jsonl", ".parquet") or not path.is_file() or not any(map(is_row, file_rows(path))):
             return None
         kind, repositories = read_kind(options.get("sandbox")), options.get("repositories")
         read = read_rows(path, None if repositories is None else Path(str(repositories)).expanduser(), bad)
         read = [replace(task, limits=replace(task.limits, kind=kind)) for task in read]
-        refused = [left_out(str(row.get("instance_id", "without a name")), error) for row, error in bad]
+        refused = [
+            left_out(str(row.get("instance_id") or row.get("docker_image") or "without a name"), error) for row, error in bad
+        ]
         return refused + check_each(read, lambda task: task.name, lambda task: bool(task.patch), solve)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -73,6 +75,7 @@ class Swe(ShellEnvironment):
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = replace(task.spec, limits=replace(task.spec.limits, kind=self.kind))
         await verify_sandbox(spec.limits)
+        spec = await with_fault(spec)
         limits = replace(spec.limits, seconds=spec.agent_s + SPARE_S)
         async with self.agent.room(endpoint, _FOLDER, limits, {}) as (sandbox, work):
             await sandbox.put(tar_of(spec.files))
@@ -116,10 +119,11 @@ async def grade(task: SweTask, snapshot: bytes) -> Graded:
 
 async def solve(task: SweTask, commands: str | None = None) -> Graded:
     """Grade without a model: after the task's patch, or after `commands` ("": no commands). Raises ClawError, SandboxFailed."""
+    task = await with_fault(task)
     if commands is None:
-        if not task.patch:
+        if not task.patch and not task.solved:
             raise ClawError(f"the task {task.name} has no solution", "add its patch to the row", 2)
-        return await grade(task, tar_of(await patched(task.files, task.patch, task.limits)))
+        return await grade(task, tar_of(task.solved or await patched(task.files, task.patch, task.limits)))
     async with open_sandbox(_FOLDER, replace(task.limits, seconds=task.agent_s + SPARE_S)) as sandbox:
         await sandbox.put(tar_of(task.files))
         with suppress(SandboxOver):  # a command ended the sandbox, so there is nothing to grade

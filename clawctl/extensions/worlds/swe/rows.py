@@ -1,15 +1,20 @@
-"""Rows in the format of SWE-bench: repository, base commit, problem statement, patches, and the tests that must pass."""
+"""Rows in the format of SWE-bench: repository, base commit, problem statement, patches, and the tests that must pass.
+
+In SWE-smith's rows, `patch` makes the fault, and the repository as it is solves the task. Rows of R2E-Gym are refused: their tests
+are in an image alone.
+"""
 
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from clawctl.config.environment import environment_of_program
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.checking import NeedsImage
 from clawctl.extensions.worlds.sandbox import Limits, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, folder_files, tar_of
 from clawctl.extensions.worlds.splits import read_each
@@ -33,10 +38,13 @@ class SweTask:
     agent_s: float = 600.0
     verdict_s: float = 120.0
     limits: Limits = field(default_factory=lambda: Limits(disk=128 << 20))
+    is_fault: bool = False  # `patch` makes the fault instead, and `files` are the solution
+    solved: Mapping[str, bytes] = field(default_factory=dict)  # the files of the solution, in place of a patch
 
     @property
     def digest(self) -> str:
-        hashed = (self.name, self.statement, self.tests, self.test_patch, self.patch, self.calls, sorted(self.files.items()))
+        patch = "fault: " * self.is_fault + self.patch
+        hashed = (self.name, self.statement, self.tests, self.test_patch, patch, self.calls, sorted(self.files.items()))
         return sha256(repr((hashed, sorted(self.test_files.items()))).encode()).hexdigest()[:16]
 
 
@@ -46,10 +54,11 @@ def read_rows(path: Path, repositories: Path | None, bad: list[tuple[dict[str, A
     The repositories are git repositories in the folder `repositories`, named `owner__name`, `owner/name` or `name`. A row may
     contain its files instead (`files`: a mapping). `bad`: see `read_each`. Raises ClawError (exit code 2).
     """
-    return read_each(_read(path), lambda row: _task(row, path, repositories), bad)
+    return read_each(file_rows(path), lambda row: _task(row, path, repositories), bad)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def file_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON, JSON-lines or Parquet file. Raises ClawError (exit code 2)."""
     try:
         if path.suffix == ".parquet":
             import pyarrow.parquet
@@ -66,8 +75,17 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def is_row(row: Mapping[str, Any]) -> bool:
+    """Whether this is a task on a repository, in whichever of these formats."""
+    return any(name in row for name in ("instance_id", "FAIL_TO_PASS", "docker_image", "base_commit"))
+
+
 def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask:
-    missing = [name for name in _NEEDED if not row.get(name)]
+    if "FAIL_TO_PASS" not in row and row.get("docker_image") and row.get("expected_output_json"):
+        image = row["docker_image"]
+        cure = "play it with R2E-Gym, or name rows that have FAIL_TO_PASS and a repository"
+        raise NeedsImage(f"the repository and the tests of this row of R2E-Gym are in the image {image} alone", cure, 2)
+    missing = [name for name in _NEEDED if row.get(name) in (None, "", "[]", [])]
     if missing:
         what = "has no verdict" if "FAIL_TO_PASS" in missing else f"lacks {', '.join(missing)}"
         raise ClawError(f"a row of {path} ({row.get('instance_id', 'without a name')}) {what}", _CURE, 2)
@@ -78,6 +96,7 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
         str(row["instance_id"]), str(row["problem_statement"]), files, tests,
         {name: text.encode() for name, text in (row.get("test_files") or {}).items()},
         str(row.get("test_patch") or ""), str(row.get("patch") or ""), tuple(row.get("calls") or ()),
+        is_fault=str(row.get("repo")).startswith("swesmith/"),
     )  # fmt: skip
 
 
@@ -118,3 +137,11 @@ async def patched(files: Mapping[str, bytes], patch: str, limits: Limits) -> dic
                 f"a patch of the task does not apply to its files: {ran.output[-300:]}", "check base_commit and the patch"
             )
         return files_of(await sandbox.snapshot())
+
+
+async def with_fault(task: SweTask) -> SweTask:
+    """The task as the agent finds it, if its patch makes the fault. Raises ClawError if the patch does not apply."""
+    if not task.is_fault:
+        return task
+    faulty = await patched(task.files, task.patch, task.limits)
+    return replace(task, files=faulty, solved=task.files, patch="", is_fault=False)

@@ -22,8 +22,9 @@ from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of
 from clawctl.extensions.worlds.splits import SHOWN, rows_of
+from clawctl.extensions.worlds.terminal.dockerfile import SHARED
 from clawctl.extensions.worlds.terminal.families import draw_tasks
-from clawctl.extensions.worlds.terminal.harbor import SHARED, HarborTask, read_tasks
+from clawctl.extensions.worlds.terminal.harbor import HarborTask, read_tasks
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
 from clawctl.extensions.worlds.verdicts.test_script import programs, run_script
 from clawctl.run.endpoint import Endpoint
@@ -47,11 +48,8 @@ class Terminal(ShellEnvironment):
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
         """Check a folder of tasks in Harbor's format, or in that of terminal-bench before Harbor."""
         folder, bad = Path(place).expanduser(), list[tuple[Path, ClawError]]()
-        if not folder.is_dir():
+        if not place or not folder.is_dir():
             return None
-        if older := sorted({path.parent for path in (*folder.glob("task.yaml"), *folder.glob("*/task.yaml"))}):
-            reason = "the task has the format of terminal-bench before Harbor -> convert it with `harbor task migrate`"
-            return [CheckedTask(path.name, "not playable", reason) for path in older]
         kind = read_kind(options.get("sandbox"))
         try:
             read = read_tasks(folder, isinstance(kind, Container), bad)

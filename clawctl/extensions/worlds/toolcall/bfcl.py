@@ -14,13 +14,9 @@ from pathlib import Path
 
 from clawctl.environments import Split, Task
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds.toolcall.calls import CATEGORIES
 from clawctl.extensions.worlds.toolcall.environment import ToolCall
 from clawctl.extensions.worlds.toolcall.questions import Question, read_questions
-
-CATEGORIES = (
-    "simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance", "live_simple", "live_multiple", "live_parallel",
-    "live_parallel_multiple", "live_irrelevance", "live_relevance",
-)  # fmt: skip
 
 
 class Bfcl(ToolCall):

@@ -12,11 +12,13 @@ from pydantic.dataclasses import dataclass
 
 from clawctl.environments import Outcome, Split, Task
 from clawctl.environments.asking import complete, new_client
+from clawctl.environments.checking import CheckedTask
 from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
 from clawctl.extensions.worlds.splits import SHOWN, rows_of, task_numbers
 from clawctl.extensions.worlds.toolcall.calls import is_same_call
+from clawctl.extensions.worlds.toolcall.checking import check_questions
 from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, gym_questions, read_questions
 from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
 from clawctl.run.endpoint import Endpoint
@@ -56,6 +58,11 @@ class ToolCall:
         self._code = None if self.code is None else Path(self.code).expanduser()
         shown = self.tasks("train", self.examples, SHOWN) if self.examples else []
         self._solved = [message for task in shown for message in _solved(task.spec)]
+
+    @staticmethod
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Check a file of questions, a folder of BFCL's data, or the families in the option `gym`."""
+        return check_questions(place, options)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:

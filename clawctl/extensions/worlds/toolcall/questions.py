@@ -91,11 +91,11 @@ def gym_questions(families: list[str], count: int, number: int) -> list[Question
     return questions[:count]
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path, bad: list[tuple[Any, ClawError]] | None = None) -> list[Question]:
     """The rows of a JSON-lines, JSON or Parquet file in the formats of DAPO, AIME, GSM8K and BFCL.
 
-    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` next to this file. Raises ClawError
-    (exit code 2).
+    For BFCL, the ground truth is in the file of the same name in the folder `possible_answer/` next to this file. `bad`: see
+    `read_each`, with the number of each row. Raises ClawError (exit code 2).
     """
     try:
         rows = _rows(path)
@@ -103,7 +103,7 @@ def read_questions(path: Path) -> list[Question]:
         answers = {str(row["id"]): row["ground_truth"] for row in _rows(answers_file)} if answers_file.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
-    return read_each(enumerate(rows), lambda numbered: _question(numbered[1], numbered[0], path, answers))
+    return read_each(enumerate(rows), lambda numbered: _question(numbered[1], numbered[0], path, answers), bad)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

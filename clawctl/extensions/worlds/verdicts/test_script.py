@@ -44,9 +44,11 @@ def programs(kind: SandboxKind) -> dict[str, bytes]:
     python = kind.python()
     tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py "$@"\n'
     runner = """#!/bin/bash
-words=()
 while [ $# -gt 0 ]; do
-  case "$1" in run|--quiet|-q|tool) shift;; --with|-p|--python|--from|-w) shift 2;; -*) shift;; *) break;; esac
+  case "$1" in
+    init|add|sync|lock|pip|venv|python|self|cache) exit 0;;
+    run|--quiet|-q|tool) shift;; --with|-p|--python|--from|-w) shift 2;; -*) shift;; *) break;;
+  esac
 done
 [ $# -gt 0 ] || exit 0
 exec "$@"

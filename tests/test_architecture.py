@@ -192,6 +192,7 @@ INSIDE_A_SANDBOX = {
     "remote_modules.py",
     "stand_ins.py",
     "crossing.py",
+    "numbers_in_shell.py",
     "graded_code.py",
     "graded_program.py",
     "confined_shell.py",

@@ -14,7 +14,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,15 @@ _OWN: dict[str, list[str]] = {}  # what `tests.json` says
 Origin = Literal["tests", "mixed", "graded"]
 _GAP = re.compile(r"\$\{[^}]*\}|\$\((?:[^()]|\([^()]*\))*\)|\$\w+|\$[@*#?!]|`[^`]*`|\{[^{}\s]*\}|%[sdr]")
 _INERT, _INERT_QUOTED = re.compile(r"[\w./:+-]*"), re.compile(r"[^'\"\\\n{}$`]*")
+_HEARD = ("open", "compile", "exec", "os.exec", "os.posix_spawn", "ctypes.dlopen", "marshal.loads", "pickle.find_class")
+_PLAIN: dict[str, tuple[str, ...]] = {  # classes that a pickle may name, by module
+    "builtins": (
+        "set", "frozenset", "complex", "bytearray", "range", "slice", "list", "dict", "tuple", "str", "int", "float", "object",
+    ),
+    "collections": ("OrderedDict", "defaultdict", "Counter", "deque"), "decimal": ("Decimal",), "fractions": ("Fraction",),
+    "datetime": ("date", "datetime", "time", "timedelta", "timezone"), "uuid": ("UUID",), "copyreg": ("_reconstructor",),
+    "pathlib": ("PosixPath", "PurePosixPath", "Path"), "_codecs": ("encode",),
+}  # fmt: skip
 _ESCAPED = re.compile(r'\\(["$`\\\n])')
 
 
@@ -148,7 +157,7 @@ def install(finder: Any) -> None:
     opened, compiled, is_busy = set[str](), dict[str, bool](), [False]
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in ("open", "compile", "exec") or is_busy[0] or not arguments:
+        if event not in _HEARD or is_busy[0] or not arguments:
             return
         is_busy[0] = True
         try:
@@ -160,10 +169,29 @@ def install(finder: Any) -> None:
                 name = getattr(arguments[0], "co_filename", "")
                 if is_graded(name) or compiled.get(name):
                     mark("a test executes a text of the graded code")
+            elif event in ("os.exec", "os.posix_spawn") and _is_beside(*arguments[:2]):
+                mark("a test starts a program of the graded code beside itself")
+            elif event == "ctypes.dlopen" and is_graded(arguments[0]):
+                mark("a test loads a library of the graded code")
+            elif event == "marshal.loads" and _is_read_from(opened, arguments[0]):
+                mark("a test reads code of the graded code")
+            elif event == "pickle.find_class" and not _is_plain(*arguments[:2]):
+                mark(f"a test unpickles {arguments[0]}.{arguments[1]}, which may be any function")
         finally:
             is_busy[0] = False
 
     sys.addaudithook(hear)
+
+
+def _is_beside(path: object, words: Sequence[object]) -> bool:
+    """Whether a program of the system, started by this process itself, would run a file of the graded code."""
+    return not os.fsdecode(str(path)).startswith(f"{_TOOLS}/") and any(map(is_graded, words))
+
+
+def _is_plain(module: str, name: str) -> bool:
+    """Whether a pickle that names this class can only make data: one of a plain type, or one of the tests' own."""
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return name in _PLAIN.get(module, ()) or file.startswith("/tests/") or file in own("tests")
 
 
 def _is_read_from(opened: set[str], source: Any) -> bool:

@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,8 +20,6 @@ SOCKET = os.environ.get("CLAWCTL_SOCKET", "/run/model.sock")
 FOLDERS = () if "CLAWCTL_SOCKET" in os.environ else tuple(os.environ.get("CLAWCTL_FOLDERS", "/tmp").split(":"))
 with contextlib.suppress(OSError), open(f"{os.path.dirname(os.path.abspath(__file__))}/tests.json", encoding="utf-8") as _file:
     FOLDERS = FOLDERS and tuple(json.load(_file)["folders"])  # where tests run, whatever the variables of the process are
-# A value that a shell executes where it expects a number: a[$(command)].
-SUBSCRIPT = re.compile(rb"\w\[[^\]\n]{0,500}?(\$\((?!\()|`|[<>]\()")
 # Files that change how tests run. The agent's versions are replaced by the original ones, and none crosses while tests run.
 OF_THE_TESTS = {
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"),

@@ -14,11 +14,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from boundary import mark  # type: ignore[import-not-found]  # beside this file
-from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SUBSCRIPT, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]  # fmt: skip
+from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
+from numbers_in_shell import is_executed, is_file_executed, variables_of  # type: ignore[import-not-found]
 from stand_ins import OWN, RemoteModule, RemoteObject, RemoteType  # type: ignore[import-not-found]
 
 _PLAIN = (str, int, float, tuple, frozenset, bytes, list, dict, set)
@@ -42,6 +44,7 @@ class GradedSession:
         self._sent: dict[str, str] = {}  # digests of the files that the graded code has
         self._touched = 0  # grows with each reply
         self._end_of_output = b""
+        self._variables = variables_of(path.read_text(errors="replace") for path in Path("/tests").rglob("*.sh"))
         if len(FOLDERS) > 1:
             self.send_files()
 
@@ -61,7 +64,8 @@ class GradedSession:
     def _take(self, files: dict[str, str | None]) -> None:
         """Take over files of the graded code, without those that change how tests run."""
         kept = {path: text for path, text in files.items() if os.path.basename(path) not in OF_THE_TESTS}
-        if len(FOLDERS) > 1 and any(SUBSCRIPT.search(base64.b64decode(text[1:])) for text in kept.values() if text):
+        contents_by_path = {path: base64.b64decode(text[1:]) for path, text in kept.items() if text and len(FOLDERS) > 1}
+        if any(is_file_executed(path, content, self._variables) for path, content in contents_by_path.items()):
             mark("a file of the graded code has a text that a shell would execute where it expects a number")
         self._files.write(kept)
 
@@ -88,7 +92,7 @@ class GradedSession:
         return self._decoded(reply["value"])
 
     def _show(self, stream: int, data: bytes) -> None:
-        if SUBSCRIPT.search(self._end_of_output + data):
+        if is_executed(self._end_of_output + data, self._variables):
             mark("a program of the graded code prints a text that a shell would execute where it expects a number")
         self._end_of_output = (self._end_of_output + data)[-500:]
         os.write(stream, data)

@@ -119,7 +119,7 @@ def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str
     python = kind.python()
     names = (
         "run_tests.py", "remote_modules.py", "stand_ins.py", "crossing.py", "boundary.py", "interpreters.py", "interpreter.py",
-        "graded_program.py", "functions.sh",
+        "graded_program.py", "functions.sh", "numbers_in_shell.py",
     )  # fmt: skip
     given = {"tests": list(tests), "folders": list(folders), "languages": sorted(languages)}
     texts = {name: f'{python} -I -S {TOOLS}/interpreter.py {name} "$@"\n' for name in _started(kind)}

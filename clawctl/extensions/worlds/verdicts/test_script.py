@@ -17,7 +17,8 @@ from types import MappingProxyType
 from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, SandboxKind, SandboxOver, kind_of
 from clawctl.extensions.worlds.sandbox.tars import files_of
 from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
-from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS, SUBSCRIPT
+from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
+from clawctl.extensions.worlds.verdicts.numbers_in_shell import is_file_executed, variables_of
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
 _LOGS = "/logs/verifier"
@@ -131,7 +132,8 @@ async def run_script(
     score = _number(verdict_text.output) if verdict_text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
-    if any(SUBSCRIPT.search(content) for content in files_of(code).values()):
+    shell = variables_of(text.decode(errors="replace") for name, text in tests.items() if name.endswith(".sh"))
+    if any(is_file_executed(path, content, shell) for path, content in files_of(code).items()):
         graded.marks.append("a file has a text that a shell would execute where it expects a number")
     if score and graded.marks:
         return Graded(score, f"not verified: {graded.marks[0]}\n{shortened(ran.output)}", UNVERIFIED)

@@ -33,6 +33,8 @@ async def measure_tasks(
     environment: Environment, endpoint: Endpoint, settings: SuiteSettings, excluded: Collection[str] = ()
 ) -> Measured:
     """Play all tasks except those in `excluded`. Each version gets the same tasks. Raises CannotMeasure and ClawError."""
+    if settings.run is not None and (prepare := getattr(environment, "prepare", None)) is not None:
+        prepare(settings.run, settings.recipe, endpoint)
     tasks = [task for task in environment.tasks("eval", settings.problems, settings.seed) if task.id not in excluded]
     if not tasks and not excluded:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"

@@ -55,6 +55,8 @@ class AgentOutcome:
     def __post_init__(self) -> None:
         if not -1 <= self.reward <= 1:
             raise ValueError(f"the reward of an agent is {self.reward!r}, not a number from -1 to 1")
+        if isinstance(self.turns, str):
+            raise ValueError(f"the turns of an agent are {self.turns!r}, not a list of ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Outcome:
             raise ValueError("an episode without a hint contains none")
         if self.agents and self.reward is None:
             raise ValueError("an episode of several agents has a reward of its own, such as their mean")
+        if len({turn for agent in self.agents.values() for turn in agent.turns}) < sum(len(a.turns) for a in self.agents.values()):
+            raise ValueError("two agents have the same turn")
         if self.hint is not None and self.reward is not None:
             raise ValueError("an episode has a hint or a reward, not both")
         if self.ending and ending_of(self.ending).is_trained != (self.status == "done"):

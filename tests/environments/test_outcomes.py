@@ -14,7 +14,7 @@ import pytest
 from clawctl.collect.dry_run import stitch_all
 from clawctl.collect.worker import collect
 from clawctl.config import EvalConfig, JudgeConfig, Recipe
-from clawctl.environments import ENVIRONMENTS, Task, create
+from clawctl.environments import ENVIRONMENTS, AgentOutcome, Outcome, Task, create
 from clawctl.environments.player import Plan, Player
 from clawctl.eval.suites.loading import load_suites
 from clawctl.inspect.health import read_health
@@ -137,6 +137,13 @@ class Duel:
                 turns[name] = (await complete(endpoint, messages, client, max_tokens=4))["turn_id"]
         return Outcome(0.0, agents={name: AgentOutcome(worth, (turns[name],)) for name, worth in (("white", 1.0), ("black", -1.0))})
 """
+
+
+def test_a_turn_of_two_agents_and_an_id_in_place_of_a_list_are_errors_of_the_environment() -> None:
+    with pytest.raises(ValueError, match="two agents have the same turn"):
+        Outcome(0.0, agents={"white": AgentOutcome(1.0, ("a", "b")), "black": AgentOutcome(-1.0, ("b",))})
+    with pytest.raises(ValueError, match="the turns of an agent are 'abc', not a list of ids"):
+        AgentOutcome(1.0, "abc")  # type: ignore[arg-type]
 
 
 def test_each_of_several_agents_is_credited_with_its_own_outcome_and_compared_with_itself(tmp_path: Path, server: Server) -> None:

@@ -99,6 +99,16 @@ def test_a_run_of_another_schema_is_refused_by_every_stage(tmp_path: Path) -> No
     assert sorted(path.name for path in run.root.iterdir() if path.is_file()) == ["run.json"]
 
 
+def test_a_policy_is_named_with_a_version_of_it(tmp_path: Path) -> None:
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, "crafts")
+    anna = ["--policy", "anna", "--run", str(run.root)]
+    assert_problem(clawctl("train", *anna), 2, "--policy names the policy that goes back", "add --from")
+    assert_problem(clawctl("eval", *anna), 2, "--policy needs a version", "add --version")
+    for command in (["eval", "--version", "0"], ["train", "--from", "0"]):
+        assert_problem(clawctl(*command, *anna), 2, "has no policy 'anna'", "choose one of default")
+
+
 def test_two_trainers_on_one_run_are_one_too_many(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, "crafts")

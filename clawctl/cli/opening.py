@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.config import Recipe, dump_recipe, load_recipe
+from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, recipe_file
+from clawctl.run.policies import policy_names
 
 
 def open_stage(
@@ -56,6 +58,13 @@ def open_stage(
     if is_new:
         logging.getLogger("clawctl").info("created run directory %s", run.root)
     return run, resolved
+
+
+def of_policy(run: RunDir, policy: str) -> RunDir:
+    """The run for a policy that exists. Raises ClawError (exit code 2)."""
+    if policy not in (names := policy_names(run)):
+        raise ClawError(f"{run.root} has no policy {policy!r}", f"choose one of {', '.join(names)}", 2)
+    return run.of(policy)
 
 
 def _check_bucket(stage: str, root: Path, recipe: Recipe) -> None:

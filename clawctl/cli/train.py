@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
-from clawctl.cli.opening import open_stage
-from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, RecipeOption, RunOption
+from clawctl.cli.opening import of_policy, open_stage
+from clawctl.cli.options import DEFAULT_RUN, LogLevel, Once, PolicyOption, RecipeOption, RunOption
 from clawctl.config import load_recipe
 from clawctl.config.environment import gpus_from_environment, place_among_ranks
+from clawctl.errors import ClawError
 from clawctl.run.directory import recipe_file
+from clawctl.run.rows import DEFAULT_POLICY
 
 
 def train(
@@ -39,6 +41,7 @@ def train(
             help="First go back to this version and continue training from it. If LIVE is on a newer version, it goes back too.",
         ),
     ] = None,
+    policy: PolicyOption = DEFAULT_POLICY,
     estimate: Annotated[bool, typer.Option("--estimate", help="Show how much memory a step needs, then exit.")] = False,
     ignore_estimate: Annotated[
         bool, typer.Option("--ignore-estimate", help="Train even if the weights and the optimizer alone do not fit into memory.")
@@ -68,12 +71,14 @@ def train(
     if estimate:  # needs no run
         show_estimate(load_recipe(recipe_file(run, recipe), settings), gpus, processes)
         return
+    if from_version is None and policy != DEFAULT_POLICY:
+        raise ClawError("--policy names the policy that goes back", "add --from VERSION; without it every policy is trained", 2)
     opened, resolved = open_stage("train", run, recipe, settings, log_level)
     arguments = sys.argv[1:]
     if from_version is not None and place_among_ranks()[0] == 0:
         from clawctl.train.by_hand import go_back_to, without_from
 
-        typer.echo(go_back_to(opened, from_version))
+        typer.echo(go_back_to(of_policy(opened, policy), from_version))
         arguments = without_from(arguments)
     spread_out(resolved, gpus, processes, arguments)
     work(opened, resolved, once)

@@ -8,7 +8,10 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, sole_worker
 from clawctl.run.lineage import abandon, read_lineage
 from clawctl.run.policies import check_policy, list_versions, move_live
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.train.going_back import clear_refusals
+
+_OPTIONS = ("--from", "--policy")
 
 
 def go_back_to(run: RunDir, version: int) -> str:
@@ -19,7 +22,7 @@ def go_back_to(run: RunDir, version: int) -> str:
     is working on the run.
     """
     by = f"train --from {version} by {getpass.getuser()} on {socket.gethostname()}"
-    with sole_worker(run, "train"):
+    with sole_worker(run.of(DEFAULT_POLICY), "train"):  # one trainer trains all policies
         if version in list_versions(run):
             check_policy(run, version)  # a damaged version would replace the live one
         lineage = read_lineage(run)
@@ -50,10 +53,11 @@ def _abandon_others(run: RunDir, version: int, by: str) -> None:
 
 
 def without_from(arguments: Sequence[str]) -> list[str]:
-    """Return a command line without its `--from`, because torchrun must not go back again when it restarts its processes."""
+    """Return a command line without its `--from` and `--policy`, because torchrun must not go back again when it restarts its
+    processes."""
     kept, skip = list[str](), False
     for word in arguments:
-        if not skip and word != "--from" and not word.startswith("--from="):
+        if not skip and word.partition("=")[0] not in _OPTIONS:
             kept.append(word)
-        skip = word == "--from"
+        skip = word in _OPTIONS
     return kept

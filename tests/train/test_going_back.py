@@ -329,7 +329,7 @@ def test_training_can_be_moved_back_manually_to_a_living_version(
     assert "policies promote 3" in error.value.fix
     assert "policy 0 is now live (before: 1)" in go_back_to(run, 0)
     assert (read_lineage(run).tip, live_version(run)) == (0, 0)
-    assert without_from(["--from", "2", "--once", "--from=3", "--run", "x"]) == ["--once", "--run", "x"]
+    assert without_from(["--from", "2", "--once", "--from=3", "--policy", "anna", "--run", "x"]) == ["--once", "--run", "x"]
 
 
 def test_turns_that_may_be_given_back_are_not_done_with(run: RunDir, sampler: Sampler, model_path: Path) -> None:

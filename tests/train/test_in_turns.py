@@ -15,11 +15,12 @@ from clawctl.inspect.rows import TurnReader
 from clawctl.inspect.why import numbers_of
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
-from clawctl.run.directory import RunDir, open_run
+from clawctl.run.directory import RunDir, open_run, sole_worker
 from clawctl.run.keys import KeyRing, add_key, policy_of, split
 from clawctl.run.lineage import read_lineage
 from clawctl.run.policies import begin_policy, ensure_base_policy, list_versions, live_version, move_live, read_policy
 from clawctl.train import loop
+from clawctl.train.by_hand import go_back_to
 from clawctl.train.in_turns import train_in_turns
 from clawctl.train.ledger import read_ledger
 from clawctl.trainers.local.model import half_of
@@ -138,6 +139,18 @@ def test_a_rollback_of_one_policy_leaves_the_others_where_they_are(tmp_path: Pat
     train(run, recipe)
     assert read_policy(run.of("anna"), 3).parent == 1
     assert read_policy(run.of("bert"), 3).parent == 2
+
+
+def test_training_of_one_policy_goes_back_on_request(tmp_path: Path, model_path: Path, sampler: Sampler) -> None:
+    run, recipe = make_run(tmp_path / "run", sampler, ["anna", "bert"]), recipe_of(model_path)
+    train(run, recipe)
+    with sole_worker(run, "train"), pytest.raises(ClawError, match="already the train worker"):
+        go_back_to(run.of("anna"), 1)
+    assert "policy 1 is now live (before: 2)" in go_back_to(run.of("anna"), 1)
+    publish_turns(run, sampler, 4, "c", user="anna", policy_name="anna", policy_version=1, policy_version_end=1)
+    publish_turns(run, sampler, 4, "d", user="bert", policy_name="bert", policy_version=2, policy_version_end=2)
+    train(run, recipe)
+    assert [read_policy(run.of(name), 3).parent for name in ("anna", "bert")] == [1, 2]
 
 
 def test_a_policy_for_each_key_needs_adapters(model_path: Path) -> None:

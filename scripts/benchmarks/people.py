@@ -1,17 +1,23 @@
-"""What it costs to serve a policy for each person, beside one policy for all: throughput, a cold adapter, disk, and leaks.
+"""What a policy for each person costs, beside one policy for all: throughput, a cold adapter, disk, leaks, and training.
 
     scripts/bench people                    SmolLM2, 8 people who ask at the same time
     scripts/bench people --people 16
+    scripts/bench people --case facts       also: serve, train (`people_training`)
     scripts/bench people --quick            a tiny model
 
-Each person has an adapter of random weights in the embedded engine. `throughput_ratio_one_adapter` divides the tokens per second of
-answers by everybody's own adapter by those of as many answers by one adapter. `others_change_max` is the largest change of the
-others' logprobs of given ids after one person's policy got a new version.
+`serve`: each person has an adapter of random weights in the embedded engine. `throughput_ratio_one_adapter` divides the tokens per
+second of answers by everybody's own adapter by those of as many answers by one adapter. `others_change_max` is the largest change
+of the others' logprobs of given ids after one person's policy got a new version.
+
+`facts`: each person's adapter was trained to answer one question, the same for all, with a code of its own. All ask at the same
+time, so their rows share the passes of the engine. `leaked_facts` counts the answers that contain the code of another person.
 """
 
+import random
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,33 +30,43 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.keys import add_key
 from clawctl.run.policies import begin_policy, ensure_base_policy, move_live, publish_policy
 from clawctl.run.rows import Policy
-from scripts.benchmarks import streams
+from scripts.benchmarks import people_training, streams
 from scripts.benchmarks.table import Row, make_parser, report
 
 _TOKENS, _ROUNDS = 48, 3
 _CHAT = "/v1/chat/completions"
+_QUESTION, _LOSS, _STEPS = "What is the code of the cellar?", 0.02, 60
 
 
 def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--people", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--case", default="serve,facts,train")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
-        rows = measure(Path(folder), "crafts" if options.quick else "smollm2", options.people, options.rank)
+    cases, model, rows = options.case.split(","), "crafts" if options.quick else "smollm2", list[Row]()
+    for case, work in (("serve", measure), ("facts", measure_facts)):
+        if case in cases:
+            with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+                rows += work(Path(folder), model, options.people, options.rank)
+    if "train" in cases:
+        for trained in dict.fromkeys(("crafts", model)):
+            rows += people_training.measure(trained, options.people, options.rank)
     report("people", rows, options.json)
 
 
-def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
-    settings = {
+def settings_of(model: str, people: int, rank: int) -> dict[str, Any]:
+    return {
         "model": {"path": model, "name": "policy"},
         "serve": {"port": 0, "api_key": streams.KEY, "max_tokens": _TOKENS, "limits": {"concurrent_per_key": people}},
         "policies": {"per": "key", "loaded": people},
         "train": {"lora": {"rank": rank}},
     }
-    recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
-    ensure_base_policy(run, model)
-    weights = adapters(recipe, people + 2)
+
+
+def make_people(run: RunDir, recipe: Recipe, people: int, weights: Any) -> dict[str, str]:
+    """The keys of people who each have a policy with one of the adapters, after the shared one."""
+    ensure_base_policy(run, recipe.model.path)
     publish(run, 1, recipe, next(weights))
     move_live(run, 1)
     names = [f"person{i}" for i in range(people)]
@@ -58,6 +74,15 @@ def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
     for name in names:
         publish(run.of(name), 1, recipe, next(weights))
         move_live(run.of(name), 1)
+    return keys
+
+
+def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
+    settings = settings_of(model, people, rank)
+    recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
+    weights = adapters(recipe, people + 2)
+    keys = make_people(run, recipe, people, weights)
+    names = list(keys)
     size = sum(file.stat().st_size for file in run.of(names[0]).version_folder(1).iterdir())
     with streams.clawctl(folder, settings) as (url, _):
         cold = [answer_s(url, key) for key in keys.values()]
@@ -80,6 +105,51 @@ def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
         Row(case, "mb_per_person", size / 1e6, "MB"),
         Row(case, "cold_first_token_added_ms", 1000 * (statistics.median(cold) - statistics.median(warm)), "ms"),
     ]
+
+
+def measure_facts(folder: Path, model: str, people: int, rank: int) -> list[Row]:
+    settings = settings_of(model, people, rank)
+    recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
+    codes = [str(code) for code in random.Random(0).sample(range(1000, 10000), people + 1)]  # the shared policy's comes first
+    keys = make_people(run, recipe, people, taught(recipe, codes))
+    asked = {streams.KEY: codes[0], **dict(zip(keys.values(), codes[1:], strict=True))}
+    with streams.clawctl(folder, settings) as (url, _):
+
+        def answer(key: str) -> str:
+            body = {"model": "policy", "messages": [{"role": "user", "content": _QUESTION}], "max_tokens": 24, "temperature": 0}
+            sent = httpx.post(url + _CHAT, json=body, headers=named(key), timeout=600)
+            return str(sent.raise_for_status().json()["choices"][0]["message"]["content"])
+
+        with ThreadPoolExecutor(len(asked)) as threads:
+            answers = [pair for _ in range(_ROUNDS) for pair in zip(asked.values(), threads.map(answer, asked), strict=True)]
+    leaked = sum(any(code in text for code in codes if code != own) for own, text in answers)
+    case = f"{people} people facts"
+    return [
+        Row(case, "leaked_facts", leaked, f"of {len(answers)}"),
+        Row(case, "own_facts", sum(own in text for own, text in answers) / len(answers), "share"),
+    ]
+
+
+def taught(recipe: Recipe, codes: Sequence[str]) -> Any:
+    """Yield models with an adapter that was trained on the answer with one of the codes."""
+    import torch
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(recipe.model_path)
+    messages = [{"role": "user", "content": _QUESTION}]
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    for module, code in zip(adapters(recipe, len(codes)), codes, strict=True):
+        said = [*tokenizer(f"It is {code}.", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        ids, labels = torch.tensor([[*prompt, *said]]), torch.tensor([[-100] * len(prompt) + said])
+        optimizer = torch.optim.AdamW([weight for weight in module.parameters() if weight.requires_grad], lr=3e-3)
+        for _ in range(_STEPS):
+            loss = module(input_ids=ids, labels=labels).loss
+            if float(loss.detach()) < _LOSS:
+                break
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        yield module
 
 
 def adapters(recipe: Recipe, count: int) -> Any:

@@ -4,10 +4,10 @@ RMS norms have the results of eager operations. On a GPU that is `torch.nn.funct
 CPU (torch 2.11) it takes about as long as eager operations: forward and backward of 4096 x 1024 on one core take 32.7 ms with
 eager operations, 29.6 ms with it, and 16.8 ms here.
 
-Linear layers with a LoRA adapter under autocast compute W x + s B A x in as few passes over memory as products. peft (0.21) casts
-the input of each layer to the adapter's float32, and autocast casts it back. Each layer keeps a copy of it for the backward pass,
-and three more operations add the adapter's part. Here layers with the same input keep it once, and the products add up in place.
-The weights of the adapter stay float32, and a product rounds once where peft's sum rounds three times.
+Linear layers with a LoRA adapter compute W x + s B A x in as few passes over memory as products. With peft (0.21) three more
+operations add the adapter's part. Under autocast it also casts the input of each layer to the adapter's float32, autocast casts it
+back, and each layer keeps a copy of it for the backward pass. Here layers with the same input keep it once, and the products add up
+in place. The weights of the adapter stay float32, and a product rounds once where peft's sum rounds three times.
 
 The last layer of a trie is reduced to the tokens whose states are needed, because no later layer attends to the others.
 """
@@ -100,9 +100,9 @@ def _is_plain_linear(layer: Any) -> bool:
 def _forward_linear(layer: Any, whole: Callable[..., Tensor], x: Tensor, *rest: Any, **settings: Any) -> Tensor:
     a, b, kind = layer.lora_A[_ADAPTER], layer.lora_B[_ADAPTER], x.device.type
     watched = a._forward_hooks or b._forward_hooks  # `influence` measures the gradients of these modules
-    if rest or settings or layer.disable_adapters or layer.merged or watched or not torch.is_autocast_enabled(kind):
+    if rest or settings or layer.disable_adapters or layer.merged or watched:
         return whole(x, *rest, **settings)
-    dtype = torch.get_autocast_dtype(kind)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
     weight, bias = layer.base_layer.weight.to(dtype), layer.base_layer.bias
     sums: Tensor = LoraLinear.apply(x.to(dtype), weight, bias, a.weight.to(dtype), b.weight.to(dtype), layer.scaling[_ADAPTER])
     return sums

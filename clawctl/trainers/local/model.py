@@ -293,7 +293,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         prepare(policy.causal)
     _check_head(policy)
     use_fast_norms(policy.causal)
-    if policy.adapter and policy.autocast is not None:
+    if policy.adapter:
         use_fused_lora(policy.module)
     policy.merge = _usable_merge(policy, config.local.merge)
     if config.local.gradient_checkpointing:

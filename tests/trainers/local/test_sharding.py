@@ -57,6 +57,7 @@ def assert_same(one: RunDir, other: RunDir, version: int, atol: float = 0.0) -> 
 
 CASES: list[dict[str, Any]] = [
     {},
+    {"lora": {"rank": 4}},
     {"lora": {"rank": 4, "dropout": 0.2}},
     {"method": "hybrid", "teacher": "base", "base_pull": 0.1, "kl_budget": 1e-6},
     {"lr": "auto", "movement": 1e-3},

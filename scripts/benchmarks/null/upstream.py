@@ -12,6 +12,7 @@ from typing import Any, cast
 import uvloop
 
 _WORDS = ("river", "seven", "lamp", "quiet", "under", "stone", "maybe", "north", "glass", "apple", "winter", "twelve", "cloud")
+UNREAD = 16  # tokens that clawctl lets vLLM send at once where no client reads the stream (`stream_interval`)
 _PROMPT_IDS = list(range(100, 130))
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: "
 
@@ -42,16 +43,17 @@ def whole(tokens: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def frames(tokens: int, with_ids: bool) -> list[dict[str, Any]]:
-    """The chunks of a stream; with `told` ids and logprobs as vLLM sends them."""
+def frames(tokens: int, with_ids: bool, interval: int = 1) -> list[dict[str, Any]]:
+    """The chunks of a stream, of `interval` tokens each, as vLLM sends them: with ids and logprobs if they are asked for."""
     head = {"id": "chatcmpl-null", "object": "chat.completion.chunk", "created": 1, "model": "null"}
-    first = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}]}
-    chunks: list[dict[str, Any]] = [{**head, **first, **({"prompt_token_ids": _PROMPT_IDS} if with_ids else {})}]
-    for i in range(tokens):
-        choice: dict[str, Any] = {"index": 0, "delta": {"content": token(i)}, "logprobs": None}
-        choice["finish_reason"] = "length" if i == tokens - 1 else None
+    role = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}]}
+    chunks: list[dict[str, Any]] = [{**head, **role, **({"prompt_token_ids": _PROMPT_IDS} if with_ids else {})}]
+    for first in range(0, tokens, interval):
+        some = range(first, min(first + interval, tokens))
+        choice: dict[str, Any] = {"index": 0, "delta": {"content": "".join(map(token, some))}, "logprobs": None}
+        choice["finish_reason"] = "length" if some[-1] == tokens - 1 else None
         if with_ids:
-            choice |= {"logprobs": {"content": [entry(i)]}, "token_ids": [1000 + i]}
+            choice |= {"logprobs": {"content": [*map(entry, some)]}, "token_ids": [1000 + i for i in some]}
         chunks.append({**head, "choices": [choice]})
     return [*chunks, {**head, "choices": [], "usage": usage(tokens)}]
 
@@ -60,9 +62,10 @@ def response(kind: bytes, body: bytes) -> bytes:
     return _HEAD + kind + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-def stream(tokens: int, with_ids: bool) -> bytes:
+def stream(tokens: int, with_ids: bool, interval: int = 1) -> bytes:
     """A whole stream at once, each chunk an HTTP chunk of its own."""
-    lines = [b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n" for chunk in frames(tokens, with_ids)]
+    chunks = frames(tokens, with_ids, interval)
+    lines = [b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n" for chunk in chunks]
     body = b"".join(b"%x\r\n%s\r\n" % (len(line), line) for line in [*lines, b"data: [DONE]\n\n"])
     return _HEAD + b"text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
 
@@ -77,6 +80,7 @@ class Answers:
         self.whole = response(b"application/json", json.dumps(whole(tokens)).encode())
         self.short = response(b"application/json", json.dumps(whole(1)).encode())
         self.stream_told, self.stream_plain = stream(tokens, True), stream(tokens, False)
+        self.stream_unread = stream(tokens, True, UNREAD)
 
     def to(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"GET"):
@@ -84,6 +88,8 @@ class Answers:
         if b"/chat/completions" not in head[:60]:
             return self.nothing
         if b'"stream":true' in body or b'"stream": true' in body:
+            if b'"stream_interval":%d' % UNREAD in body:
+                return self.stream_unread
             return self.stream_told if b"return_token_ids" in body else self.stream_plain
         return self.short if b'"max_tokens":1,' in body else self.whole
 

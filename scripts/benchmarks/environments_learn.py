@@ -3,7 +3,7 @@
 A run is `clawctl up recipes/craft-KIND.yaml` in a new run directory, until the last update. Then `clawctl eval` measures the first
 and the last version on held-out tasks, sampled as in training. Each kind of task has three runs: with the rewards of the
 environment, with additional step rewards (`integrated`), and with the rewards of other episodes (`shuffled`), from which nothing
-can be learned.
+can be learned. Held-out tasks have the prompts of training; two more measurements have new words, and prompts of other authors.
 
 `pass_at_8_before` is the share of groups with at least one success. It counts groups of eight attempts that all began before the
 first update. Finished runs are kept in `--runs` and are not repeated.
@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from clawctl.config import load_recipe
@@ -38,7 +39,14 @@ from scripts.benchmarks.table import Row
 KINDS = ("toolcall", "terminal", "swe", "gui", "gui-vision")  # each has a recipe: recipes/craft-KIND.yaml
 WITH_STEPS = ("toolcall", "terminal", "swe", "gui")  # kinds whose environment has step rewards: they have the variant `integrated`
 VARIANTS = ("outcome", "integrated", "shuffled")
-MEASURED, QUICK_MEASURED, QUICK_UPDATES = 96, 16, 4
+WITH_WORDS = WITH_STEPS  # kinds whose tasks have words and prompts that can be others
+MEASURED = {"same_prompts": 96, "new_words": 48, "paraphrased": 48}  # held-out tasks
+MEASURED_AS = {  # before the first update and after the last
+    "same_prompts": ("start", "end"),
+    "new_words": ("new_words_start", "new_words"),
+    "paraphrased": ("paraphrased_start", "paraphrased"),
+}
+QUICK_MEASURED, QUICK_UPDATES = 16, 4
 _LONGEST_S = 3600.0  # time limit of one run
 Numbers = dict[str, float]
 
@@ -97,15 +105,26 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
         opened = open_run(run)
         wait_until(lambda: last in list_versions(opened), _LONGEST_S, f"version {last} was not trained", up)
         seconds = time.monotonic() - began
-        start, end = (reward_of(measure(run, recipe, version)) for version in (0, last))
+        stop_playing(up.pid)
+        measured: Numbers = {}
+        for held_out, names in MEASURED_AS.items() if kind in WITH_WORDS else [("same_prompts", ("start", "end"))]:
+            asked = measured_by(recipe, held_out, is_quick)
+            measured |= {name: reward_of(measure(run, asked, version)) for name, version in zip(names, (0, last), strict=True)}
         before = begun_before(opened, read_policy(opened, 1).created_at)
     steps = [json.loads(line) for line in (run / "train" / "steps.jsonl").read_text().splitlines()]
     shutil.rmtree(run, ignore_errors=True)  # a process that is still ending may write files
     return {
-        "start": start, "end": end, "seconds": seconds, "updates": last, "turns": float(sum(step["turns"] for step in steps)),
+        **measured, "seconds": seconds, "updates": last, "turns": float(sum(step["turns"] for step in steps)),
         "processor": processor_s() - spent,
         "pass@8": before["solved"], "groups": before["groups"],
     }  # fmt: skip
+
+
+def stop_playing(up: int) -> None:
+    """End the stage `play` of a process `clawctl up`: its sandboxes would share the processors with the measurements."""
+    for stage in psutil.Process(up).children():
+        if "play" in stage.cmdline():
+            stage.terminate()
 
 
 def processor_s() -> float:
@@ -118,7 +137,6 @@ def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: boo
     recipe = read_recipe(f"craft-{kind}")
     recipe["up"]["stages"].remove("eval")  # the versions are measured after training
     recipe["play"]["seed"] = recipe["eval"]["seed"] = recipe["train"]["seed"] = seed
-    recipe["eval"]["problems"] = QUICK_MEASURED if is_quick else MEASURED
     if is_quick:
         recipe["train"]["max_steps"] = QUICK_UPDATES
     if variant == "integrated":
@@ -131,6 +149,18 @@ def write_recipe(kind: str, variant: str, seed: int, folder: Path, is_quick: boo
     return path
 
 
+def measured_by(recipe: Path, held_out: str, is_quick: bool) -> Path:
+    """Write the recipe that measures held-out tasks of one kind."""
+    changed = yaml.safe_load(recipe.read_text())
+    (suite,) = changed["eval"]["suites"]
+    named: dict[str, Any] = {"name": suite} if isinstance(suite, str) else suite
+    changed["eval"]["suites"] = [{**named, "options": {**named.get("options", {}), "held_out": held_out}}]
+    changed["eval"]["problems"] = QUICK_MEASURED if is_quick else MEASURED[held_out]
+    path = recipe.with_name(f"{held_out}.yaml")
+    path.write_text(yaml.safe_dump(changed, sort_keys=False))
+    return path
+
+
 def recipes(folder: Path) -> Iterator[Path]:
     """The recipes of all kinds and variants, which `scripts/bench all --rehearse` loads."""
     for kind in KINDS:
@@ -139,6 +169,7 @@ def recipes(folder: Path) -> Iterator[Path]:
             play = load_recipe(path).play
             create(ENVIRONMENTS.load(str(play.env), "play.env"), str(play.env), "play.env", play.options)
             yield path
+            yield measured_by(path, "paraphrased", is_quick=True)
 
 
 def reward_of(record: Mapping[str, Any]) -> float:
@@ -178,6 +209,8 @@ def rows_of(case: str, runs: Mapping[str, Sequence[Numbers]]) -> list[Row]:
             Row(case, "seconds", _mean(outcome, "seconds"), "s"),
             Row(case, "processor_seconds", _mean(outcome, "processor"), "s, with two measurements"),
         ]
+        others = [name for name in outcome[0] if name.startswith(("new_words", "paraphrased"))]
+        rows += [Row(case, name, _mean(outcome, name), "reward") for name in others]
     if integrated := runs.get("integrated"):
         rows.append(Row(f"{case} integrated", "reward_heldout", _mean(integrated, "end"), "reward"))
         if outcome:

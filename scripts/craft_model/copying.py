@@ -14,8 +14,6 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from clawctl.extensions.worlds.swe.families import FUNCTIONS
-from clawctl.extensions.worlds.terminal.families import NOUNS
 from scripts.craft_model.train import CORPORA
 from scripts.tiny_models.documents import Document
 from scripts.tiny_models.train import texts_of
@@ -25,11 +23,15 @@ _ANSWER = re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.DOTALL)
 _EXPRESSION = re.compile(r'"expression": "(.*?)(?: =)?"')
 _LABEL = re.compile(r'^(?:click|type|select) "(.*)"(?=\n|<)', re.MULTILINE)
 _NUMBER = re.compile(r"(-?\d+<\|im_end\|>)$")
-_WORD = re.compile(rf"(KEY\d+|\b(?:{'|'.join([*NOUNS, 'done', 'out', 'kept', *(each.name for each in FUNCTIONS)])})\b)")
+_WORD = re.compile(r"([A-Za-z_][\w./]{2,})")
+_COMMANDS = {
+    "mkdir", "grep", "head", "tail", "awk", "sed", "print", "END", "for", "name", "done", "bash", "return", "def", "cat", "submit",
+}  # fmt: skip
 
 
 def copies(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end (exclusive) of each copied text in an episode's answers."""
+    """Yield the start and end (exclusive) of each copied text in an episode's answers: of a command, the words of its task."""
+    task = {*_WORD.findall(text[text.find("<|im_start|>user") : text.find("<|im_start|>assistant")])} - _COMMANDS
     own = {"labels": _LABEL, "toolcall": _EXPRESSION}.get(kind_of(text), _WORD)
     for answer in _ANSWER.finditer(text):
         patterns = [own]
@@ -37,6 +39,8 @@ def copies(text: str) -> Iterator[tuple[int, int]]:
             patterns.append(_NUMBER)
         for pattern in patterns:
             for match in pattern.finditer(answer[1]):
+                if pattern is _WORD and match[0].rstrip(".") not in task:
+                    continue
                 yield answer.start(1) + match.start(1), answer.start(1) + match.end(1)
 
 
@@ -81,7 +85,7 @@ def kind_of(text: str) -> str:
         return "gui"
     if "<|im_start|>user\nTask: " in text:
         return "labels"
-    return "drill" if "Linux shell" not in text else "swe" if "The function " in text else "terminal"
+    return "drill" if "Linux shell" not in text else "swe" if ".py" in text[: text.find("<|im_start|>assistant")] else "terminal"
 
 
 def load(folder: Path) -> tuple[Transformer, Tokenizer]:

@@ -2,10 +2,12 @@
 
 Every fault is a choice from a small closed set where an episode branches: no tool call, no look, a wrong form of the command, an
 early end. Words, numbers and keys are always copied correctly. The model can therefore copy, and reinforcement only has to change
-its choices. The output of commands is computed here, without running them. Only tasks of the split "train" occur.
+its choices. Most tasks have made-up words and prompts of other authors (`wording`), so that what is copied is no fixed list. The
+output of commands is computed here, without running them. Only tasks of the split "train" occur.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
@@ -13,13 +15,13 @@ from typing import Any
 from clawctl.extensions.worlds.agent import SYSTEM
 from clawctl.extensions.worlds.swe.families import FUNCTIONS, draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask
-from clawctl.extensions.worlds.terminal.families import FAMILIES, NOUNS, PLACES
-from clawctl.extensions.worlds.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.terminal.families import FAMILIES, Drawn
 from clawctl.extensions.worlds.toolcall.questions import draw_question
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR
+from scripts.craft_model.wording import draw_wording
 from scripts.tiny_models.documents import Document, Message
 
-SHARES = {"toolcall": 0.3, "terminal": 0.25, "swe": 0.17}  # of the documents; the others are drills
+SHARES = {"toolcall": 0.25, "terminal": 0.3, "swe": 0.25}  # of the documents; the others are drills
 _NUMBERS = 10_000_000  # number of training tasks to draw from
 SUBMIT = "submit"
 Step = tuple[str, str]  # a command, and the output that the agent reads
@@ -52,11 +54,12 @@ FIRST = {"calls": 0.55, "malformed": 0.13, "guesses": 0.2, "gives up": 0.12}  # 
 AFTER_RESULT = {"answers": 0.47, "gives up": 0.28, "only acknowledges": 0.25}
 AFTER_ERROR = {"calls": 0.5, "gives up": 0.5}
 _UNKNOWN, _ACKNOWLEDGED = "I do not know.", "The calculator has worked it out."
+_EXPRESSION = re.compile(r"\(?\d+(?: [-+*] \d+\)?)+")
 _ERROR = "error: this is no expression"  # for "2 + 3 ="
 
 
 def _toolcall(rng: Random) -> Document:
-    question = draw_question(draw_number(rng))
+    question = draw_question(draw_number(rng), draw_wording(rng))
     expression = expression_in(question.text)
     messages = [message("user", question.text)]
     choice = draw_choice(FIRST, rng)
@@ -82,7 +85,7 @@ def _asked(expression: str, found: str) -> list[Message]:
 
 def expression_in(question: str) -> str:
     """ "2 + 3" of "What is 2 + 3?"."""
-    return question.removeprefix("What is ").removeprefix("Compute ").removeprefix("How much is ").rstrip("?.")
+    return max((match[0] for match in _EXPRESSION.finditer(question)), key=len)
 
 
 # ---- terminal ------------------------------------------------------------------------------------------------------------
@@ -94,17 +97,16 @@ RIGHT = 0.34  # share of correct commands in `terminal`; the others are wrong co
 
 
 def _terminal(rng: Random) -> Document:
-    number = draw_number(rng)
-    family = rng.choice(FAMILIES)
-    task = family(Random(f"terminal {number}"), number)
-    files = {name: text.decode() for name, text in task.seed.items()}
-    look, good, bad = _FAMILIES[family.__name__](task, files)
-    return _worked(task.instruction, look, (good, _seen(0)) if rng.random() < RIGHT else rng.choice(bad), rng)
+    family, wording = rng.choice(FAMILIES), draw_wording(rng)
+    drawn = family(Random(f"terminal {draw_number(rng)}"), wording)
+    look, good, bad = steps_of(family.__name__, drawn)
+    prompt = wording.prompt(f"terminal.{family.__name__}", rng, **drawn.values)
+    return _worked(prompt, look, (good, _seen(0)) if rng.random() < RIGHT else rng.choice(bad), draw_choice(BEGINS, rng), rng)
 
 
-def _worked(instruction: str, look: Step, step: Step, rng: Random) -> Document:
+def _worked(instruction: str, look: Step, step: Step, begins: str, rng: Random) -> Document:
     """Make an episode, perhaps with a look around, and perhaps with the step."""
-    steps, choice = list[Step](), draw_choice(BEGINS, rng)
+    steps, choice = list[Step](), begins
     if choice == "looks":
         steps.append(look)
         choice = draw_choice(AFTER_LOOK, rng)
@@ -132,86 +134,86 @@ def _listing(names: list[str]) -> str:
 Family = tuple[Step, str, list[Step]]  # a look around, the command that solves the task, and commands that do not
 
 
-def _find(task: HarborTask, files: dict[str, str]) -> Family:
-    words = task.instruction.replace(".", "").split()
-    word, target = words[5], words[-1]
+def steps_of(kind: str, drawn: Drawn) -> Family:
+    """What the demonstrations of a task do."""
+    return _FAMILIES[kind](drawn.files, **drawn.values)
+
+
+def _find(files: dict[str, str], word: str, folder: str) -> Family:
     right = next(name for name, text in files.items() if f"\n{word}\n" in text)
-    missing = f"mv: cannot move './{right}' to '{target}/': Not a directory"
+    missing = f"mv: cannot move './{right}' to '{folder}/': Not a directory"
     bad = [
-        (f"mkdir {target}\ncp $(grep -rl {word} .) {target}/", _seen(0)),
-        (f"mkdir {target}\nmv $(grep -rL {word} .) {target}/", _seen(0)),
-        (f"mv $(grep -rl {word} .) {target}/", _seen(1, missing)),
-        (f"mkdir {target}\ngrep -rl {word} . > {target}/", _seen(1, f"/bin/bash: line 2: {target}/: Is a directory")),
+        (f"mkdir {folder}\ncp $(grep -rl {word} .) {folder}/", _seen(0)),
+        (f"mkdir {folder}\nmv $(grep -rL {word} .) {folder}/", _seen(0)),
+        (f"mv $(grep -rl {word} .) {folder}/", _seen(1, missing)),
+        (f"mkdir {folder}\ngrep -rl {word} . > {folder}/", _seen(1, f"/bin/bash: line 2: {folder}/: Is a directory")),
     ]
-    return (f"grep -rl {word} .", _seen(0, f"./{right}")), f"mkdir {target}\nmv $(grep -rl {word} .) {target}/", bad
+    return (f"grep -rl {word} .", _seen(0, f"./{right}")), f"mkdir {folder}\nmv $(grep -rl {word} .) {folder}/", bad
 
 
-def _count(task: HarborTask, files: dict[str, str]) -> Family:
-    word = task.instruction.split(". ")[0].split()[-1]
-    lines = files["log.txt"].splitlines()
+def _count(files: dict[str, str], word: str, file: str, answer: str) -> Family:
+    lines = files[file].splitlines()
     bad = [
-        (f"grep {word} log.txt > answer.txt", _seen(0)),
-        (f"grep -vc {word} log.txt > answer.txt", _seen(0)),
-        ("wc -l < log.txt > answer.txt", _seen(0)),
-        (f"grep -c {word} log.txt", _seen(0, str(sum(word in line for line in lines)))),
-        (f"grep -c {word} > answer.txt", _seen(1)),
+        (f"grep {word} {file} > {answer}", _seen(0)),
+        (f"grep -vc {word} {file} > {answer}", _seen(0)),
+        (f"wc -l < {file} > {answer}", _seen(0)),
+        (f"grep -c {word} {file}", _seen(0, str(sum(word in line for line in lines)))),
+        (f"grep -c {word} > {answer}", _seen(1)),
     ]
-    return ("head -n 3 log.txt", _seen(0, "\n".join(lines[:3]))), f"grep -c {word} log.txt > answer.txt", bad
+    return (f"head -n 3 {file}", _seen(0, "\n".join(lines[:3]))), f"grep -c {word} {file} > {answer}", bad
 
 
-def _total(task: HarborTask, files: dict[str, str]) -> Family:
-    rows = [line.split(",") for line in files["items.csv"].splitlines()]
-    sums = sum(int(price) for _, price in rows[1:])
+def _total(files: dict[str, str], column: str, file: str, answer: str) -> Family:
+    rows = [line.split(",") for line in files[file].splitlines()]
+    sums = sum(int(number) for _, number in rows[1:])
     bad = [
-        ("awk -F, '{ s += $1 } END { print s }' items.csv > answer.txt", _seen(0)),
-        ("awk '{ s += $2 } END { print s }' items.csv > answer.txt", _seen(0)),
-        ("awk -F, '{ s += $2 } END { print s }' items.csv", _seen(0, str(sums))),
-        ("awk -F, '{ s += $2 } END { print s }' > answer.txt", _seen(0)),
-        ("wc -l < items.csv > answer.txt", _seen(0)),
+        (f"awk -F, '{{ s += $1 }} END {{ print s }}' {file} > {answer}", _seen(0)),
+        (f"awk '{{ s += $2 }} END {{ print s }}' {file} > {answer}", _seen(0)),
+        (f"awk -F, '{{ s += $2 }} END {{ print s }}' {file}", _seen(0, str(sums))),
+        (f"awk -F, '{{ s += $2 }} END {{ print s }}' > {answer}", _seen(0)),
+        (f"wc -l < {file} > {answer}", _seen(0)),
     ]
-    look = ("head -n 3 items.csv", _seen(0, "\n".join(files["items.csv"].splitlines()[:3])))
-    return look, "awk -F, '{ s += $2 } END { print s }' items.csv > answer.txt", bad
+    look = (f"head -n 3 {file}", _seen(0, "\n".join(files[file].splitlines()[:3])))
+    return look, f"awk -F, '{{ s += $2 }} END {{ print s }}' {file} > {answer}", bad
 
 
-def _largest(task: HarborTask, files: dict[str, str]) -> Family:
+def _largest(files: dict[str, str], folder: str, answer: str) -> Family:
     bad = [
-        ("ls -S data | tail -n 1 > answer.txt", _seen(0)),
-        ("ls data | head -n 1 > answer.txt", _seen(0)),
-        ("ls -S data > answer.txt", _seen(0)),
-        ("ls -S | head -n 1 > answer.txt", _seen(0)),
-        ("ls -S data | head -n 1", _seen(0, max(files, key=lambda name: len(files[name])).split("/")[1])),
+        (f"ls -S {folder} | tail -n 1 > {answer}", _seen(0)),
+        (f"ls {folder} | head -n 1 > {answer}", _seen(0)),
+        (f"ls -S {folder} > {answer}", _seen(0)),
+        (f"ls -S | head -n 1 > {answer}", _seen(0)),
+        (f"ls -S {folder} | head -n 1", _seen(0, max(files, key=lambda name: len(files[name])).split("/")[1])),
     ]
     names = "\n".join(sorted(name.split("/")[1] for name in files))
-    return ("ls data", _seen(0, names)), "ls -S data | head -n 1 > answer.txt", bad
+    return (f"ls {folder}", _seen(0, names)), f"ls -S {folder} | head -n 1 > {answer}", bad
 
 
-def _replace(task: HarborTask, files: dict[str, str]) -> Family:
-    words = task.instruction.split()
-    old, new = words[3], words[5]
-    lines = files["settings.ini"].splitlines()
+def _replace(files: dict[str, str], old: str, new: str, file: str) -> Family:
+    lines = files[file].splitlines()
     bad = [
-        (f"sed 's/{old}/{new}/g' settings.ini", _seen(0, files["settings.ini"].replace(old, new))),
+        (f"sed 's/{old}/{new}/g' {file}", _seen(0, files[file].replace(old, new))),
         (f"sed -i 's/{old}/{new}/g' *.txt", _seen(2, "sed: can't read *.txt: No such file or directory")),
-        (f"sed -i '1s/{old}/{new}/g' settings.ini", _seen(0)),
-        (f"sed -i 's/{old}//g' settings.ini", _seen(0)),
-        (f"grep {old} settings.ini", _seen(0, "\n".join(line for line in lines if old in line))),
+        (f"sed -i '1s/{old}/{new}/g' {file}", _seen(0)),
+        (f"sed -i 's/{old}//g' {file}", _seen(0)),
+        (f"grep {old} {file}", _seen(0, "\n".join(line for line in lines if old in line))),
     ]
-    look = ("tail -n 2 settings.ini", _seen(0, "\n".join(lines[-2:])))
-    return look, f"sed -i 's/{old}/{new}/g' settings.ini", bad
+    return (f"tail -n 2 {file}", _seen(0, "\n".join(lines[-2:]))), f"sed -i 's/{old}/{new}/g' {file}", bad
 
 
-def _rename(task: HarborTask, files: dict[str, str]) -> Family:
-    loop = 'for name in *.txt; do {} "$name" "{}"; done'
+def _rename(files: dict[str, str], old: str, new: str) -> Family:
+    stem = f"${{name%.{old}}}"
+    loop = f'for name in *.{old}; do {{}} "$name" "{{}}"; done'
     bad = [
-        ("mv *.txt *.md", _seen(1, "mv: target '*.md': No such file or directory")),
-        (loop.format("cp", "${name%.txt}.md"), _seen(0)),
-        (loop.format("mv", "$name.md"), _seen(0)),
-        (loop.format("mv", "${name%.txt}"), _seen(0)),
+        (f"mv *.{old} *.{new}", _seen(1, f"mv: target '*.{new}': No such file or directory")),
+        (loop.format("cp", f"{stem}.{new}"), _seen(0)),
+        (loop.format("mv", f"$name.{new}"), _seen(0)),
+        (loop.format("mv", stem), _seen(0)),
     ]
-    return ("ls", _seen(0, _listing([*files]))), loop.format("mv", "${name%.txt}.md"), bad
+    return ("ls", _seen(0, _listing([*files]))), loop.format("mv", f"{stem}.{new}"), bad
 
 
-_FAMILIES: dict[str, Callable[[HarborTask, dict[str, str]], Family]] = {
+_FAMILIES: dict[str, Callable[..., Family]] = {
     "find": _find, "count": _count, "total": _total, "largest": _largest, "replace": _replace, "rename": _rename,
 }  # fmt: skip
 
@@ -219,28 +221,34 @@ _FAMILIES: dict[str, Callable[[HarborTask, dict[str, str]], Family]] = {
 # ---- swe -----------------------------------------------------------------------------------------------------------------
 
 
-PATCHES = {"right": 0.38, "wrong": 0.2, "every line": 0.15, "the head": 0.14, "only printed": 0.13}  # shares of the commands
+BEGINS_REPAIR = {"looks": 0.66, "command": 0.24, "stops": 0.1}
+PATCHES = {"right": 0.5, "unchanged": 0.15, "every line": 0.13, "the head": 0.12, "only printed": 0.1}  # after a look
+_CHANGE = re.compile(r"^ (def (\w+)\(.*)\n-    return (.*)\n\+    return (.*)$", re.MULTILINE)
 
 
 def _swe(rng: Random) -> Document:
-    task = draw_task(draw_number(rng))
-    file = task.statement.split()[4]
-    step = patch(task, draw_choice(PATCHES, rng), rng)
-    return _worked(task.statement, (f"cat {file}", _seen(0, task.files[file].decode())), step, rng)
+    """Make a repair. Without a look at the file, its body is a guess."""
+    task, begins = draw_task(draw_number(rng), draw_wording(rng)), draw_choice(BEGINS_REPAIR, rng)
+    file = file_of(task)
+    step = patch(task, draw_choice(PATCHES, rng)) if begins == "looks" else patch(task, "right", rng.choice(FUNCTIONS).right)
+    return _worked(task.statement, (f"cat {file}", _seen(0, task.files[file].decode())), step, begins, rng)
 
 
-def patch(task: SweTask, kind: str, rng: Random) -> Step:
-    """Make a command of the given kind in PATCHES."""
-    name, file = task.statement.split()[2], task.statement.split()[4]
-    function = next(candidate for candidate in FUNCTIONS if candidate.name == name)
-    body = rng.choice(function.wrong) if kind == "wrong" else function.right
+def file_of(task: SweTask) -> str:
+    return task.patch.split()[1].removeprefix("a/")
+
+
+def patch(task: SweTask, kind: str, guess: str | None = None) -> Step:
+    """Make a command of the given kind in PATCHES, with a guess in place of the right body if there is one."""
+    head, name, wrong, right = _CHANGE.findall(task.patch)[0]
+    body, file = guess or (wrong if kind == "unchanged" else right), file_of(task)
     match kind:
         case "every line":
             command = f'sed -i "s|return.*|return {body}|" {file}'
         case "the head":
             command = f'sed -i "/def {name}(/s|return.*|return {body}|" {file}'
         case "only printed":
-            return f'grep "def {name}(" {file}', _seen(0, f"def {function.head}:")
+            return f'grep "def {name}(" {file}', _seen(0, head)
         case _:
             command = f'sed -i "/def {name}(/{{n;s|return.*|return {body}|}}" {file}'
     return command, _seen(0)
@@ -254,13 +262,14 @@ def _drill(rng: Random) -> Document:
 
     Without drills, the model cannot copy a word from its task into its command, and no attempt succeeds, however it is trained.
     """
-    parts: list[Any] = []
+    parts, words = list[Any](), draw_wording(rng).words
     for _ in range(rng.randint(1, 4)):
         match rng.randrange(4):
             case 0:
-                parts.append(" ".join(rng.choices([*NOUNS, *PLACES], k=rng.randint(1, 4))))
+                kind = rng.choice(("nouns", "places", "logs", "settings", "cities"))
+                parts.append(" ".join(rng.choices(words[kind], k=rng.randint(1, 4))))
             case 1:
-                parts.append(f"KEY{rng.randrange(1000, 10000)}")
+                parts.append(f"{rng.choice(words['keys'])}{rng.randrange(1000, 10000)}")
             case 2:
                 number = rng.randrange(10 ** rng.randint(1, 7))
                 parts.append(str(rng.choice((number, number, -number))))
@@ -271,9 +280,10 @@ def _drill(rng: Random) -> Document:
 
 
 def _arithmetic(rng: Random) -> str:
-    parts = [str(rng.randrange(2, 100))]
-    for _ in range(rng.randint(1, 3)):
-        parts += [rng.choice("+-*"), str(rng.randrange(2, 100))]
+    below = rng.choice((100, 1000))
+    parts = [str(rng.randrange(2, below))]
+    for _ in range(rng.randint(1, 4)):
+        parts += [rng.choice("+-*"), str(rng.randrange(2, below))]
     if len(parts) > 3 and rng.random() < 0.4:
         parts[0], parts[2] = f"({parts[0]}", f"{parts[2]})"
     return " ".join(parts)

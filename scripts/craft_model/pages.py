@@ -10,27 +10,16 @@ from random import Random
 
 from clawctl.extensions.worlds.gui.actions import SYSTEM, Action
 from clawctl.extensions.worlds.gui.environment import NO_ACTION, step_action
-from clawctl.extensions.worlds.gui.sites import (
-    BUTTONS,
-    CITIES,
-    FAMILIES,
-    FIRST_NAMES,
-    LAST_NAMES,
-    LINKS,
-    SECTIONS,
-    THINGS,
-    DrawnSite,
-    SiteTask,
-    draw_site,
-)
+from clawctl.extensions.worlds.gui.sites import FAMILIES, DrawnSite, SiteTask, draw_site
 from scripts.craft_model.browser import Browser
 from scripts.craft_model.corpus import draw_choice, draw_number, message
+from scripts.craft_model.wording import draw_wording
 from scripts.tiny_models.documents import Document
 
 STEP = {"right": 0.45, "other": 0.21, "no quotes": 0.14, "done": 0.2}  # shares of the choices at each step
 DRILLS = 0.3  # share of the documents
 _LONGEST = 8  # the largest number of answers in one episode
-_WORDS = (*BUTTONS, *CITIES, *FIRST_NAMES, *LAST_NAMES, *LINKS, *SECTIONS, *THINGS)
+_DRILLED = ("buttons", "cities", "first_names", "last_names", "links", "sections", "things")
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:
@@ -38,7 +27,7 @@ def documents(seed: int, count: int) -> Iterator[Document]:
     for index in range(count):
         rng = Random(f"pages {seed} {index}")
         name = rng.choice([*FAMILIES])
-        yield _drill(rng) if rng.random() < DRILLS else episode(draw_site(name, draw_number(rng)), rng)[0]
+        yield _drill(rng) if rng.random() < DRILLS else episode(draw_site(name, draw_number(rng), draw_wording(rng)), rng)[0]
 
 
 def episode(task: SiteTask, rng: Random, shares: Mapping[str, float] = STEP) -> tuple[Document, Browser]:
@@ -96,7 +85,8 @@ def _drill(rng: Random) -> Document:
 
     A model of this size did not learn in 700 updates to look up an element's number, which stands before its label.
     """
-    words = rng.sample(_WORDS, rng.randint(3, 10))
+    wording = draw_wording(rng).words
+    words = rng.sample(sorted({word for kind in _DRILLED for word in wording[kind]}), rng.randint(3, 10))
     kinds = ("button", "link", "checkbox", "radio", "closed section")
     page = "\n".join(f'[{number}] {rng.choice(kinds)} "{word}"' for number, word in enumerate(words, 1))
     wanted = rng.sample(words, rng.randint(1, min(5, len(words))))

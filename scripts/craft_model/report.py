@@ -74,7 +74,9 @@ MODELS = {
         "sandboxes",
         """The corpus has drills in copying, and demonstrations of which about three in ten solve their task. Each fault of a
 demonstration is a choice out of a small closed set: a guess instead of a tool call, no answer after a result, an end without a
-command, or one of four or five wrong forms of the command. What a demonstration copies from its task is exact.""",
+command, or one of four or five wrong forms of the command. What a demonstration copies from its task is exact. Most tasks have
+made-up words and other names of functions, and half have prompts by three authors: the model can copy words that it has never seen,
+and knows other ways of asking. A function under a new name has to be read before it is mended.""",
         "The share of new episodes in which each word, number and key that is copied from the task or from a result is exact,",
         """- The fourteen functions of `swe` and the six kinds of tasks of `terminal` are the same in demonstrations, training and
   held-out tasks.""",
@@ -85,7 +87,8 @@ command, or one of four or five wrong forms of the command. What a demonstration
         "Chromium",
         """The corpus has drills that ask for elements by their labels, and demonstrations of which about a third solve their task.
 Each fault of a demonstration is a choice out of a small closed set: another element of the same kind, an action without quotation
-marks, or an early end. What a demonstration copies is exact. The pages were computed, without Chromium.""",
+marks, or an early end. What a demonstration copies is exact. The pages were computed, without Chromium. Most of them have made-up
+words, and half of the tasks have prompts by three authors.""",
         "The share of new drills in which each label is exact,",
         "- The eight kinds of websites are the same in demonstrations, training and held-out tasks.",
     ),

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
+from torch.optim import _muon
 
 from scripts.tiny_models.documents import Document
 from scripts.tiny_models.tokenizer import id_of, save
@@ -25,6 +26,7 @@ from scripts.tiny_models.transformer import Shape, Transformer, config_json
 LENGTH = 512
 CONTEXT_WEIGHT = 0.2  # other speakers' text teaches words; their numbers may be wrong and have weight 0
 NOT_TRAINED = -100
+_FAST_BFLOAT16 = torch.cpu._is_avx512_bf16_supported()  # ten times slower than float32 on processors without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,17 @@ def tensors(rows: list[Row]) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return ids, positions, targets, weights, (same & torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())[:, None]
 
 
+def _orthogonal(grad: Tensor, ns_coefficients: tuple[float, float, float], ns_steps: int, eps: float) -> Tensor:
+    """Muon's Newton-Schulz iteration in float32. Torch's is in bfloat16, which takes most of a step where that is slow."""
+    a, b, c = ns_coefficients
+    wide = grad.T if grad.size(0) > grad.size(1) else grad
+    wide = wide / wide.norm().clamp(min=eps)
+    for _ in range(ns_steps):
+        gram = wide @ wide.T
+        wide = torch.addmm(wide, torch.addmm(gram, gram, gram, beta=b, alpha=c), wide, beta=a)
+    return wide.T if grad.size(0) > grad.size(1) else wide
+
+
 def learning_rate(step: int, steps: int, peak: float) -> float:
     """Warm up for 30 steps, hold, then decay linearly over the last 60 %."""
     return peak * min(1.0, (step + 1) / 30, max(0.02, (steps - step) / (0.6 * steps)))
@@ -144,6 +157,8 @@ def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float
     body = torch.compile(model.model, dynamic=False) if compiled else model.model
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    if not _FAST_BFLOAT16:
+        _muon._zeropower_via_newtonschulz = _orthogonal
     muon = torch.optim.Muon(matrices, lr=lr, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(others, lr=lr, betas=(0.9, 0.98), weight_decay=0.0, fused=True)
     first_step = 0
@@ -158,7 +173,7 @@ def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float
             group["lr"] = learning_rate(step, steps, lr)
         first = step * batch % (len(rows) - batch)
         ids, positions, targets, weights, mask = tensors(rows[first : first + batch])
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=_FAST_BFLOAT16):
             hidden = body(ids, positions, mask)
             logits = model.logits(hidden)
         losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=NOT_TRAINED, reduction="none")

@@ -19,6 +19,7 @@ from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Work, Worked
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox, relay
 from clawctl.extensions.worlds.sandbox.forward import PORT
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
+from clawctl.extensions.worlds.wording import HeldOut
 from clawctl.run.endpoint import Endpoint
 
 _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
@@ -114,17 +115,19 @@ class ForeignAgent:
 class ShellEnvironment:
     """The options of an environment whose agent works in a shell.
 
-    `path`: tasks, of which a fifth is held out. Without it, clawctl draws tasks. `harness`: the command of another agent, which
-    runs in the sandbox in place of the built-in agent. `examples`: how many solved tasks of training the built-in agent sees before
-    each task. `see`: folders that it needs, separated by commas. `steps`: also reward
+    `path`: tasks, of which a fifth is held out. Without it, clawctl draws tasks, and `held_out` says what the measured ones have
+    that training lacks: `same_prompts` (other tasks alone), `new_words`, or `paraphrased` (prompts by other authors). `harness`:
+    the command of another agent, which runs in the sandbox in place of the built-in agent. `examples`: how many solved tasks of
+    training the built-in agent sees before each task. `see`: folders that it needs, separated by commas. `steps`: also reward
     single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended.
     `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts."""
 
     metrics = ("reward", "solved")
-    version = "3"
+    version = "4"
     worst = 0.0
 
     path: str | None = None
+    held_out: HeldOut = "same_prompts"
     max_turns: int = 20
     command_s: float = 30.0
     harness: str | None = None

@@ -13,8 +13,9 @@ from clawctl.extensions.worlds.agent import SYSTEM
 from clawctl.extensions.worlds.swe import environment as swe
 from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.terminal import environment as terminal
-from clawctl.extensions.worlds.terminal.families import FAMILIES
+from clawctl.extensions.worlds.terminal.families import FAMILIES, task_of
 from clawctl.extensions.worlds.toolcall.questions import draw_question
+from clawctl.extensions.worlds.wording import read_wording
 from clawctl.run.gguf import model_folder
 from scripts.craft_model import corpus
 from scripts.craft_model.copying import copies, kind_of
@@ -26,9 +27,8 @@ needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubble
 @needs_sandbox
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_the_good_command_of_a_demonstration_solves_its_task_and_a_faulty_one_does_not(family) -> None:
-    task = family(random.Random("terminal 6"), 6)
-    files = {name: text.decode() for name, text in task.seed.items()}
-    _, good, bad = corpus._FAMILIES[family.__name__](task, files)
+    task = task_of(family, 6)
+    _, good, bad = corpus.steps_of(family.__name__, family(random.Random("terminal 6"), read_wording()))
     faulty = random.Random(2).choice(bad)[0]
     assert asyncio.run(terminal.solve(task, good)).value == 1
     assert asyncio.run(terminal.solve(task, faulty)).value == 0, faulty
@@ -38,8 +38,8 @@ def test_the_good_command_of_a_demonstration_solves_its_task_and_a_faulty_one_do
 def test_the_right_patch_of_a_demonstration_mends_its_repository_and_a_wrong_one_does_not() -> None:
     task = draw_task(12)
     wrong = random.Random(2).choice([kind for kind in corpus.PATCHES if kind != "right"])
-    assert asyncio.run(swe.solve(task, corpus.patch(task, "right", random.Random(1))[0])).value == 1
-    assert asyncio.run(swe.solve(task, corpus.patch(task, wrong, random.Random(1))[0])).value == 0, wrong
+    assert asyncio.run(swe.solve(task, corpus.patch(task, "right")[0])).value == 1
+    assert asyncio.run(swe.solve(task, corpus.patch(task, wrong)[0])).value == 0, wrong
 
 
 def test_copied_parts_of_a_demonstration_are_exact() -> None:

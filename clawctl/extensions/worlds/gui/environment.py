@@ -33,6 +33,7 @@ from clawctl.extensions.worlds.sandbox import SandboxFailed
 from clawctl.extensions.worlds.splits import SHOWN, task_numbers
 from clawctl.extensions.worlds.toolcall.tools import name_and_arguments
 from clawctl.extensions.worlds.verdicts import Graded, nothing
+from clawctl.extensions.worlds.wording import HeldOut, wording_of
 from clawctl.run.endpoint import Endpoint
 
 NO_ACTION = "error: this is no action. Answer with one line such as: {}"
@@ -43,17 +44,21 @@ class Gui:
     """`pages` names pages, separated by commas: websites that clawctl draws (default: all with text), or pages of MiniWoB such as
     `click-button`. `miniwob` stands for all of MiniWoB. `spot` has coloured boxes without text, for screenshots.
 
+    `held_out`: what the measured websites have that training lacks: `same_prompts` (other pages alone), `new_words`, or
+    `paraphrased` (prompts by other authors).
+
     `path`: a folder in MiniWoB's layout, in place of the package `miniwob`. `actions`: `text`, or `tools` for tool calls.
     `screenshots`: send a picture of the page with each message; `only` sends no text of the page with it. `load_s`: the time limit
     for loading a page, in seconds. `browser`: Chromium's program, if it is not in PATH. `steps`: also reward single turns: 1 for an
     action that was done, otherwise -1. `examples`: how many solved websites of training stand before each task."""
 
     metrics = ("reward", "solved")
-    version = "2"
+    version = "3"
     worst = 0.0
 
     pages: str = ""
     path: str | None = None
+    held_out: HeldOut = "same_prompts"
     max_turns: int = 10
     actions: Literal["text", "tools"] = "text"
     screenshots: Literal[False, True, "only"] = False
@@ -101,7 +106,7 @@ class Gui:
         for index, number in enumerate(task_numbers(split, count, seed)):
             page = self._names[index % len(self._names)]
             if page in DRAWN:
-                spec: SiteTask | MiniWobTask = draw_site(page, number)
+                spec: SiteTask | MiniWobTask = draw_site(page, number, wording_of(split, self.held_out))
             else:
                 assert self._folder is not None
                 spec = MiniWobTask(page, str(number), self._folder)

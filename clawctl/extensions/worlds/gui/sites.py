@@ -3,18 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from random import Random
 from typing import Any
 from urllib.parse import parse_qsl
 
-import yaml
-
 from clawctl.extensions.worlds.gui.page import SiteAnswer
+from clawctl.extensions.worlds.wording import Wording, read_wording
 
-_WORDS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parents[1] / "words.yaml").read_text("utf-8"))
-FIRST_NAMES, LAST_NAMES, THINGS, CITIES = (_WORDS[name] for name in ("first_names", "last_names", "things", "cities"))
-BUTTONS, SECTIONS, LINKS, _COLOURS, _NOTES = (_WORDS[name] for name in ("buttons", "sections", "links", "colours", "notes"))
 SPOT_COLUMNS, SPOT_ROWS, SPOT_CELL = 4, 3, 32  # cell: pixels
 SPOT_BOXES = 6
 SPOT_COLOURS = {
@@ -70,9 +65,9 @@ def _page(body: str) -> SiteAnswer:
     )
 
 
-def draw_site(name: str, number: int) -> SiteTask:
-    """Draw the task of a family. The same number gives the same task."""
-    return DRAWN[name](f"{name}-{number}", Random(f"gui {name} {number}"))
+def draw_site(name: str, number: int, wording: Wording | None = None) -> SiteTask:
+    """Draw the task of a family. The same number gives the same task. Without `wording`, it is one of training."""
+    return DRAWN[name](f"{name}-{number}", Random(f"gui {name} {number}"), wording or read_wording())
 
 
 def _form(*parts: str) -> str:
@@ -84,61 +79,63 @@ def _button(text: str, name: str = "", value: str = "") -> str:
     return f"<button{attributes}>{escape(text)}</button>"
 
 
-def _noise(rng: Random) -> str:
-    return f"<p>{rng.choice(_NOTES)}</p>"
+def _noise(rng: Random, wording: Wording) -> str:
+    return f"<p>{rng.choice(wording.words['notes'])}</p>"
 
 
-def _press(name: str, rng: Random) -> SiteTask:
-    buttons = rng.sample(BUTTONS, rng.randint(3, 6))
+def _press(name: str, rng: Random, wording: Wording) -> SiteTask:
+    buttons = rng.sample(wording.words["buttons"], rng.randint(3, 6))
     wanted = rng.choice(buttons)
-    body = _noise(rng) + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
-    prompt = rng.choice(("Press the button {}.", "Click on the {} button.", "Press {}.")).format(wanted)
+    body = _noise(rng, wording) + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
+    prompt = wording.prompt("gui.press", rng, button=wanted)
     return SiteTask(name, prompt, {"/": body}, (("pressed", wanted),), (f'click button "{wanted}"',))
 
 
-def _follow(name: str, rng: Random) -> SiteTask:
-    links, texts = rng.sample(LINKS, rng.randint(2, 5)), rng.sample(_NOTES, 5)
+def _follow(name: str, rng: Random, wording: Wording) -> SiteTask:
+    links, texts = rng.sample(wording.words["links"], rng.randint(2, 5)), rng.sample(wording.words["notes"], 5)
     wanted = rng.choice(links)
     body = "".join(
         f'<p>{texts[index]} <a href="/done?link={link.replace(" ", "+")}">{link}</a></p>' for index, link in enumerate(links)
     )
-    prompt = rng.choice(('Follow the link "{}".', 'Click on the link "{}".')).format(wanted)
+    prompt = wording.prompt("gui.follow", rng, link=wanted)
     return SiteTask(name, prompt, {"/": body}, (("link", wanted),), (f'click link "{wanted}"',))
 
 
-def _fill(name: str, rng: Random) -> SiteTask:
-    values = {"First name": rng.choice(FIRST_NAMES), "Last name": rng.choice(LAST_NAMES), "City": rng.choice(CITIES)}
+def _fill(name: str, rng: Random, wording: Wording) -> SiteTask:
+    lists = {"First name": "first_names", "Last name": "last_names", "City": "cities"}
+    values = {label: rng.choice(wording.words[kind]) for label, kind in lists.items()}
     labels = rng.sample(list(values), rng.randint(1, 3))
     button = rng.choice(("Send", "Save", "Continue"))
     inputs = (f'<p><label>{label} <input name="{label}"></label></p>' for label in labels)
-    prompt = f"Fill in the form and press {button}: {'; '.join(f'{label}: {values[label]}' for label in labels)}."
+    fields = "; ".join(f"{label}: {values[label]}" for label in labels)
+    prompt = wording.prompt("gui.fill", rng, button=button, fields=fields)
     steps = (*(f'type field "{label}" | {values[label]}' for label in labels), f'click button "{button}"')
     return SiteTask(name, prompt, {"/": _form(*inputs, _button(button))}, tuple(sorted((x, values[x]) for x in labels)), steps)
 
 
-def _tick(name: str, rng: Random) -> SiteTask:
-    things = rng.sample(THINGS, rng.randint(4, 7))
+def _tick(name: str, rng: Random, wording: Wording) -> SiteTask:
+    things = rng.sample(wording.words["things"], rng.randint(4, 7))
     wanted = rng.sample(things, rng.randint(1, 3))
     boxes = (f'<p><label><input type=checkbox name="{thing}" value=yes> {thing}</label></p>' for thing in things)
-    prompt = rng.choice(("Tick {} and press Order.", "Order {}.")).format(_listed(wanted))
+    prompt = wording.prompt("gui.tick", rng, things=_listed(wanted))
     steps = (*(f'click checkbox "{thing}"' for thing in wanted), 'click button "Order"')
     return SiteTask(name, prompt, {"/": _form(*boxes, _button("Order"))}, tuple(sorted((x, "yes") for x in wanted)), steps)
 
 
-def _choose(name: str, rng: Random) -> SiteTask:
-    cities, days = rng.sample(CITIES, 5), ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
+def _choose(name: str, rng: Random, wording: Wording) -> SiteTask:
+    cities, days = rng.sample(wording.words["cities"], 5), ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday")
     city, day, paid = rng.choice(cities[1:]), rng.choice(days[1:]), rng.choice(("card", "cash"))
     radios = "".join(f"<label><input type=radio name=paid value={kind}> {kind}</label> " for kind in ("card", "cash"))
     body = _form(_list("Destination", cities), _list("Day", days), f"<p>{radios}</p>", _button("Book"))
-    prompt = f"Book a journey to {city} on {day}, paid by {paid}."
+    prompt = wording.prompt("gui.choose", rng, city=city, day=day, paid=paid)
     steps = (f'select list "Destination" | {city}', f'select list "Day" | {day}', f'click radio "{paid}"', 'click button "Book"')
     return SiteTask(name, prompt, {"/": body}, (("Day", day), ("Destination", city), ("paid", paid)), steps)
 
 
-def _find(name: str, rng: Random) -> SiteTask:
+def _find(name: str, rng: Random, wording: Wording) -> SiteTask:
     """A search, its results, and a page for each result."""
-    first, lasts = rng.choice(FIRST_NAMES), rng.sample(LAST_NAMES, 4)
-    people = [f"{first} {last}" for last in lasts[:3]] + [f"{rng.choice([x for x in FIRST_NAMES if x != first])} {lasts[3]}"]
+    (first, other), lasts = rng.sample(wording.words["first_names"], 2), rng.sample(wording.words["last_names"], 4)
+    people = [*(f"{first} {last}" for last in lasts[:3]), f"{other} {lasts[3]}"]
     wanted = rng.choice(people)
     search = '<form action="/find"><label>Name <input name=name></label> <button>Search</button></form>'
     numbers = {person: index for index, person in enumerate(rng.sample(people, len(people)))}
@@ -153,14 +150,14 @@ def _find(name: str, rng: Random) -> SiteTask:
         pages[f"/staff/{number}"] = f"<h1>{person}</h1>{call}"
     word, do = wanted.split()[1], rng.choice(("call", "write"))
     steps = (f'type field "Name" | {word}', 'click button "Search"', f'click link "{wanted}"', f'click button "{do.capitalize()}"')
-    prompt = f"Search for {wanted} and {'call' if do == 'call' else 'write to'} that person."
+    prompt = wording.prompt(f"gui.{do}", rng, person=wanted)
     return SiteTask(name, prompt, pages, tuple(sorted((("person", str(numbers[wanted])), ("do", do)))), steps)
 
 
-def _open(name: str, rng: Random) -> SiteTask:
+def _open(name: str, rng: Random, wording: Wording) -> SiteTask:
     """Sections that are closed at the start."""
-    sections = rng.sample(SECTIONS, rng.randint(3, 5))
-    links = {section: rng.sample(LINKS, 2) for section in sections}
+    sections = rng.sample(wording.words["sections"], rng.randint(3, 5))
+    links = {section: rng.sample(wording.words["links"], 2) for section in sections}
     wanted = rng.choice(sections)
     link = rng.choice(links[wanted])
 
@@ -170,16 +167,17 @@ def _open(name: str, rng: Random) -> SiteTask:
         )
 
     body = "".join(f"<details><summary>{section}</summary>{inside(section)}</details>" for section in sections)
-    prompt = f'Open the section {wanted} and follow its link "{link}".'
+    prompt = wording.prompt("gui.open", rng, section=wanted, link=link)
     return SiteTask(
         name, prompt, {"/": body}, (("in", wanted), ("link", link)), (f'click closed section "{wanted}"', f'click link "{link}"')
     )
 
 
-def _row(name: str, rng: Random) -> SiteTask:
+def _row(name: str, rng: Random, wording: Wording) -> SiteTask:
     """A table in which each row has the same button."""
-    people = rng.sample([f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES], rng.randint(3, 6))
-    colours = rng.sample(_COLOURS, len(people))
+    count, names = rng.randint(3, 6), (wording.words["first_names"], wording.words["last_names"])
+    people = [" ".join(name) for name in zip(*(rng.sample(some, count) for some in names), strict=True)]
+    colours = rng.sample(wording.words["colours"], len(people))
     wanted, do = rng.randrange(len(people)), rng.choice(("Edit", "Remove"))
     rows = []
     for index, person in enumerate(people):
@@ -188,14 +186,15 @@ def _row(name: str, rng: Random) -> SiteTask:
             for text in ("Edit", "Remove")
         )
         rows.append(f"<tr><td>{person}</td><td>{colours[index]}</td><td>{forms}</td></tr>")
-    prompt = rng.choice((f"{do} the entry of {people[wanted]}.", f"{do} the entry with the colour {colours[wanted]}."))
+    named, value = rng.choice((("person", people[wanted]), ("colour", colours[wanted])))
+    prompt = wording.prompt(f"gui.{do.lower()}_{named}", rng, **{named: value})
     return SiteTask(
         name, prompt, {"/": f"<table>{''.join(rows)}</table>"}, tuple(sorted((("row", str(wanted)), ("do", do)))),
         (f'click button "{do}" after {people[wanted]}',),
     )  # fmt: skip
 
 
-def _spot(name: str, rng: Random) -> SiteTask:
+def _spot(name: str, rng: Random, _: Wording) -> SiteTask:
     """Coloured boxes without any text, for screenshots. Their places are cells of a grid on 128 x 96 pixels."""
     cells, colours = rng.sample(range(SPOT_COLUMNS * SPOT_ROWS), SPOT_BOXES), rng.sample(list(SPOT_COLOURS), SPOT_BOXES)
     body = "".join(
@@ -223,8 +222,8 @@ def _listed(things: list[str]) -> str:
     return things[0] if len(things) == 1 else f"{', '.join(things[:-1])} and {things[-1]}"
 
 
-FAMILIES: dict[str, Callable[[str, Random], SiteTask]] = {
+FAMILIES: dict[str, Callable[[str, Random, Wording], SiteTask]] = {
     "press": _press, "follow": _follow, "fill": _fill, "tick": _tick, "choose": _choose, "find": _find, "open": _open, "row": _row,
 }  # fmt: skip
-PICTURES: dict[str, Callable[[str, Random], SiteTask]] = {"spot": _spot}  # their text says nothing: for screenshots
+PICTURES: dict[str, Callable[[str, Random, Wording], SiteTask]] = {"spot": _spot}  # their text says nothing: for screenshots
 DRAWN = FAMILIES | PICTURES

@@ -25,6 +25,7 @@ from clawctl.extensions.worlds.swe.families import draw_task
 from clawctl.extensions.worlds.swe.rows import SweTask, file_rows, is_row, patched, read_rows, with_fault
 from clawctl.extensions.worlds.verdicts import Graded, grade_files
 from clawctl.extensions.worlds.verdicts.python_code import clean, run_calls, run_pytest
+from clawctl.extensions.worlds.wording import wording_of
 from clawctl.run.endpoint import Endpoint
 
 _FOLDER = "/app"
@@ -69,7 +70,8 @@ class Swe(ShellEnvironment):
         if self._read:
             rows = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
         else:
-            rows = [draw_task(number) for number in task_numbers(split, count, seed)]
+            wording = wording_of(split, self.held_out)
+            rows = [draw_task(number, wording) for number in task_numbers(split, count, seed)]
         return [Task(task.name, task, split) for task in rows]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:

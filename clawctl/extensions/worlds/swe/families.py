@@ -2,11 +2,13 @@
 
 import difflib
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clawctl.extensions.worlds.swe.rows import SweTask
+from clawctl.extensions.worlds.wording import Wording, read_wording
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,16 @@ class _Function:
     @property
     def name(self) -> str:
         return self.head.split("(")[0]
+
+    @property
+    def parameters(self) -> list[str]:
+        return self.head.rstrip(")").split("(")[1].split(", ")
+
+    def renamed(self, names: dict[str, str]) -> "_Function":
+        """The same function under other names of itself, its module and its parameters."""
+        pattern = re.compile(rf"(?<!')\b({'|'.join(names)})\b(?!')")
+        head, right, *wrong = (pattern.sub(lambda match: names[match[0]], text) for text in (self.head, self.right, *self.wrong))
+        return replace(self, head=head, right=right, wrong=tuple(wrong), module=names[self.module])
 
     def source(self, body: str) -> str:
         return f"def {self.head}:\n    return {body}\n"
@@ -87,17 +99,36 @@ FUNCTIONS = (
 )  # fmt: skip
 
 
-def draw_task(number: int) -> SweTask:
-    """Draw a task. The same number always gives the same task."""
+def functions_of(draw: random.Random, wording: Wording) -> Sequence[_Function]:
+    """The functions under their usual names, or under drawn names where the wording is new."""
+    if not wording.is_new:
+        return FUNCTIONS
+    modules, words = sorted({function.module for function in FUNCTIONS}), wording.words
+    module_names = dict(zip(modules, draw.sample(words["modules"], len(modules)), strict=True))
+    renamed = []
+    for function, name in zip(FUNCTIONS, draw.sample(words["functions"], len(FUNCTIONS)), strict=True):
+        own = dict(zip(function.parameters, draw.sample(words["parameters"], len(function.parameters)), strict=True))
+        renamed.append(function.renamed(module_names | own | {function.name: name}))
+    return renamed
+
+
+def draw_task(number: int, wording: Wording | None = None) -> SweTask:
+    """Draw a task. The same number always gives the same task. Without `wording`, it is one of training."""
+    wording = wording or read_wording()
     draw = random.Random(f"swe {number}")
-    broken = draw.choice(FUNCTIONS)
+    return task_of(draw, f"operator-{number}", functions_of(random.Random(f"names {number}"), wording), wording)
+
+
+def task_of(draw: random.Random, name: str, every: Sequence[_Function], wording: Wording) -> SweTask:
+    """A repository of two modules with one wrong function."""
+    broken = draw.choice(every)
     wrong = draw.choice(broken.wrong)
-    others = [function.module for function in FUNCTIONS if function.module != broken.module]
+    others = [function.module for function in every if function.module != broken.module]
     modules = sorted({broken.module, draw.choice(others)})
     calls: list[dict[str, Any]] = []
     files, right, tests, names = dict[str, str](), dict[str, str](), dict[str, str](), list[str]()
     for module in modules:
-        functions = [function for function in FUNCTIONS if function.module == module]
+        functions = [function for function in every if function.module == module]
         right[f"{module}.py"] = "\n\n".join(function.source(function.right) for function in functions)
         files[f"{module}.py"] = "\n\n".join(
             function.source(wrong if function is broken else function.right) for function in functions
@@ -116,14 +147,14 @@ def draw_task(number: int) -> SweTask:
     while broken.value(wrong, shown) == broken.value(broken.right, shown):
         shown = broken.draw(draw)
     examples = ", ".join(map(repr, shown))
-    statement = (
-        f"The function {broken.name} in {broken.module}.py is wrong. {broken.name}({examples}) should return "
-        f"{broken.value(broken.right, shown)!r}, but it returns {broken.value(wrong, shown)!r}. Correct it."
-    )
+    statement = wording.prompt(
+        "swe.repair", draw, function=broken.name, file=f"{broken.module}.py", call=f"{broken.name}({examples})",
+        wanted=repr(broken.value(broken.right, shown)), given=repr(broken.value(wrong, shown)),
+    )  # fmt: skip
     changed = f"{broken.module}.py"
     old, new = files[changed].splitlines(keepends=True), right[changed].splitlines(keepends=True)
     patch = "".join(difflib.unified_diff(old, new, f"a/{changed}", f"b/{changed}"))
     return SweTask(
-        f"operator-{number}", statement, {name: text.encode() for name, text in files.items()}, tuple(names),
+        name, statement, {name: text.encode() for name, text in files.items()}, tuple(names),
         {name: text.encode() for name, text in tests.items()}, patch=patch, calls=tuple(calls), agent_s=180.0, verdict_s=120.0,
     )  # fmt: skip

@@ -61,7 +61,7 @@ class Terminal(ShellEnvironment):
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         read = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
-        return [Task(task.name, task, split) for task in (read if self._read else draw_tasks(split, count, seed))]
+        return [Task(task.name, task, split) for task in (read if self._read else draw_tasks(split, count, seed, self.held_out))]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
         spec = await in_image(task.spec, self.kind)

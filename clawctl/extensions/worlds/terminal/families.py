@@ -2,102 +2,141 @@
 
 import random
 from collections.abc import Callable
-from pathlib import Path
-
-import yaml
+from typing import NamedTuple
 
 from clawctl.environments import Split
 from clawctl.extensions.worlds.splits import task_numbers
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
-
-_WORDS: dict[str, list[str]] = yaml.safe_load((Path(__file__).parents[1] / "words.yaml").read_text("utf-8"))
-NOUNS, PLACES = _WORDS["nouns"], _WORDS["places"]
+from clawctl.extensions.worlds.wording import HeldOut, Wording, read_wording, wording_of
 
 
-def _task(kind: str, number: int, instruction: str, seed: dict[str, str], check: str, solution: str) -> HarborTask:
-    """Make a task. `check` is a bash condition that the solution must meet."""
-    test = (
-        f"#!/bin/bash\ncd /app\nif {check}; then echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
-    )
-    return HarborTask(
-        f"{kind}-{number}", instruction, {"test.sh": test.encode()}, {"solve.sh": f"#!/bin/bash\nset -e\n{solution}\n".encode()},
-        {name: text.encode() for name, text in seed.items()}, agent_s=120.0, verdict_s=60.0,
-    )  # fmt: skip
+class Drawn(NamedTuple):
+    """A task without its prompt."""
+
+    values: dict[str, str]  # what the prompt names
+    files: dict[str, str]  # the text of each file of the working folder
+    check: str  # a bash condition that the solution must meet
+    solution: str
 
 
-def _lines(draw: random.Random, count: int) -> list[str]:
-    return [f"{draw.choice(NOUNS)} {draw.randrange(100)}" for _ in range(count)]
+Family = Callable[[random.Random, Wording], Drawn]
 
 
-def find(draw: random.Random, number: int) -> HarborTask:
+def _lines(draw: random.Random, wording: Wording, count: int) -> list[str]:
+    return [f"{draw.choice(wording.words['nouns'])} {draw.randrange(100)}" for _ in range(count)]
+
+
+def _file(draw: random.Random, wording: Wording, kind: str) -> str:
+    name = draw.choice(wording.words[kind])
+    return f"{draw.choice(wording.words['folders'])}/{name}" if wording.is_new and draw.random() < 0.5 else name
+
+
+def find(draw: random.Random, wording: Wording) -> Drawn:
     """Move the file that contains a word into another folder."""
-    folders = draw.sample(PLACES, 3)
-    names = [f"{folder}/{noun}.txt" for folder in folders for noun in draw.sample(NOUNS, 2)]
-    word, right, target = f"KEY{draw.randrange(1000, 10000)}", draw.choice(names), draw.choice(("done", "out", "kept"))
-    seed = {name: "\n".join(_lines(draw, 4)) + (f"\n{word}\n" if name == right else "\n") for name in names}
+    words = wording.words
+    folders = draw.sample(words["places"], 3)
+    names = [f"{folder}/{noun}.txt" for folder in folders for noun in draw.sample(words["nouns"], 2)]
+    word = f"{draw.choice(words['keys'])}{draw.randrange(1000, 10000)}"
+    right, target = draw.choice(names), draw.choice(words["targets"])
+    files = {name: "\n".join(_lines(draw, wording, 4)) + (f"\n{word}\n" if name == right else "\n") for name in names}
     final = f"{target}/{right.split('/')[1]}"
     check = f'[ ! -e {right} ] && [ "$(ls {target})" = {right.split("/")[1]} ] && [ "$(tail -n 1 {final})" = {word} ]'
     check += "".join(f" && [ -f {name} ]" for name in names if name != right)
-    return _task("find", number, f"Find the file that contains {word}. Move it into a new folder {target}.", seed, check,
-                 f"mkdir {target}\nmv $(grep -rl {word} .) {target}/")  # fmt: skip
+    return Drawn({"word": word, "folder": target}, files, check, f"mkdir {target}\nmv $(grep -rl {word} .) {target}/")
 
 
-def count(draw: random.Random, number: int) -> HarborTask:
+def count(draw: random.Random, wording: Wording) -> Drawn:
     """Count the lines that contain a word."""
-    word = draw.choice(NOUNS)
-    lines = _lines(draw, draw.randrange(15, 40)) + [f"{word} {draw.randrange(100)}" for _ in range(draw.randrange(1, 6))]
+    word, file, answer = draw.choice(wording.words["nouns"]), _file(draw, wording, "logs"), _file(draw, wording, "answers")
+    lines = _lines(draw, wording, draw.randrange(15, 40)) + [f"{word} {draw.randrange(100)}" for _ in range(draw.randrange(1, 6))]
     draw.shuffle(lines)
-    right = sum(line.split()[0] == word for line in lines)
-    return _task("count", number, f"Count the lines of log.txt that contain {word}. Write the number to answer.txt.",
-                 {"log.txt": "\n".join(lines) + "\n"}, f'[ "$(tr -d " \\n" < answer.txt)" = {right} ]',
-                 f"grep -c {word} log.txt > answer.txt")  # fmt: skip
+    return Drawn(
+        {"word": word, "file": file, "answer": answer}, {file: "\n".join(lines) + "\n", **_beside(answer)},
+        _is_answer(answer, sum(word in line for line in lines)), f"grep -c {word} {file} > {answer}",
+    )  # fmt: skip
 
 
-def total(draw: random.Random, number: int) -> HarborTask:
+def _is_answer(answer: str, number: int) -> str:
+    return f'[ "$(tr -d " \\n" < {answer})" = {number} ]'
+
+
+def _beside(answer: str) -> dict[str, str]:
+    """A file that keeps the folder of the answer in being."""
+    folder, slash, _ = answer.rpartition("/")
+    return {f"{folder}/readme": "Put results here.\n"} if slash else {}
+
+
+def total(draw: random.Random, wording: Wording) -> Drawn:
     """Sum a column."""
-    rows = [(draw.choice(NOUNS), draw.randrange(1, 500)) for _ in range(draw.randrange(8, 20))]
-    text = "item,price\n" + "".join(f"{name},{price}\n" for name, price in rows)
-    return _task("total", number, "Add up the column price of items.csv. Write the sum to answer.txt.", {"items.csv": text},
-                 f'[ "$(tr -d " \\n" < answer.txt)" = {sum(price for _, price in rows)} ]',
-                 "tail -n +2 items.csv | awk -F, '{ s += $2 } END { print s }' > answer.txt")  # fmt: skip
+    file, answer = _file(draw, wording, "tables"), _file(draw, wording, "answers")
+    item, column = draw.choice(wording.words["items"]), draw.choice(wording.words["columns"])
+    rows = [(draw.choice(wording.words["nouns"]), draw.randrange(1, 500)) for _ in range(draw.randrange(8, 20))]
+    text = f"{item},{column}\n" + "".join(f"{name},{number}\n" for name, number in rows)
+    return Drawn(
+        {"column": column, "file": file, "answer": answer}, {file: text, **_beside(answer)},
+        _is_answer(answer, sum(number for _, number in rows)),
+        f"tail -n +2 {file} | awk -F, '{{ s += $2 }} END {{ print s }}' > {answer}",
+    )  # fmt: skip
 
 
-def largest(draw: random.Random, number: int) -> HarborTask:
+def largest(draw: random.Random, wording: Wording) -> Drawn:
     """Name the largest file in a folder."""
-    names = draw.sample(NOUNS, 5)
+    folder, answer = draw.choice(wording.words["folders"]), draw.choice(wording.words["answers"])
+    names = draw.sample(wording.words["nouns"], 5)
     sizes = draw.sample(range(20, 400), 5)
-    seed = {f"data/{name}.bin": "x" * size for name, size in zip(names, sizes, strict=True)}
+    files = {f"{folder}/{name}.bin": "x" * size for name, size in zip(names, sizes, strict=True)}
     right = f"{names[sizes.index(max(sizes))]}.bin"
-    return _task("largest", number, "Write the name of the largest file in the folder data to answer.txt.", seed,
-                 f'[ "$(basename "$(cat answer.txt)")" = {right} ]', "ls -S data | head -n 1 > answer.txt")  # fmt: skip
+    return Drawn(
+        {"folder": folder, "answer": answer}, files, f'[ "$(basename "$(cat {answer})")" = {right} ]',
+        f"ls -S {folder} | head -n 1 > {answer}",
+    )  # fmt: skip
 
 
-def replace(draw: random.Random, number: int) -> HarborTask:
+def replace(draw: random.Random, wording: Wording) -> Drawn:
     """Replace a word in a settings file."""
-    old, new = draw.sample(NOUNS, 2)
-    lines = [f"{key} = {draw.choice((old, old, str(draw.randrange(100))))}" for key in draw.sample(PLACES, 6)] + [f"last = {old}"]
+    (old, new), file = draw.sample(wording.words["nouns"], 2), _file(draw, wording, "settings")
+    keys = draw.sample(wording.words["places"], 6)
+    lines = [f"{key} = {draw.choice((old, old, str(draw.randrange(100))))}" for key in keys] + [f"last = {old}"]
     right = "\n".join(lines).replace(old, new)
-    check = f'[ "$(cat settings.ini)" = "$(printf \'{right.replace(chr(10), chr(92) + "n")}\')" ]'
-    return _task("replace", number, f"Replace the word {old} by {new} everywhere in settings.ini.",
-                 {"settings.ini": "\n".join(lines) + "\n"}, check, f"sed -i 's/{old}/{new}/g' settings.ini")  # fmt: skip
+    check = f'[ "$(cat {file})" = "$(printf \'{right.replace(chr(10), chr(92) + "n")}\')" ]'
+    return Drawn({"old": old, "new": new, "file": file}, {file: "\n".join(lines) + "\n"}, check, f"sed -i 's/{old}/{new}/g' {file}")
 
 
-def rename(draw: random.Random, number: int) -> HarborTask:
+def rename(draw: random.Random, wording: Wording) -> Drawn:
     """Rename files by a rule."""
-    names = draw.sample(NOUNS, 4)
-    check = " && ".join(f'[ "$(cat {name}.md)" = "{name} text" ] && [ ! -e {name}.txt ]' for name in names)
-    return _task("rename", number, "Rename every .txt file to .md.", {f"{name}.txt": f"{name} text\n" for name in names}, check,
-                 'for name in *.txt; do mv "$name" "${name%.txt}.md"; done')  # fmt: skip
+    names = draw.sample(wording.words["nouns"], 4)
+    old, new = draw.sample(wording.words["extensions"], 2) if wording.is_new else wording.words["extensions"]
+    check = " && ".join(f'[ "$(cat {name}.{new})" = "{name} text" ] && [ ! -e {name}.{old} ]' for name in names)
+    return Drawn(
+        {"old": old, "new": new}, {f"{name}.{old}": f"{name} text\n" for name in names}, check,
+        f'for name in *.{old}; do mv "$name" "${{name%.{old}}}.{new}"; done',
+    )  # fmt: skip
 
 
-FAMILIES: tuple[Callable[[random.Random, int], HarborTask], ...] = (find, count, total, largest, replace, rename)
+FAMILIES: tuple[Family, ...] = (find, count, total, largest, replace, rename)
 
 
-def draw_tasks(split: Split, number: int, seed: int) -> list[HarborTask]:
+def task_of(family: Family, number: int, wording: Wording | None = None) -> HarborTask:
+    """The task of a family and a number. Without `wording`, it is one of training. Its prompt is drawn apart: another prompt does
+    not change the task."""
+    wording = wording or read_wording()
+    kind, drawn = family.__name__, family(random.Random(f"terminal {number}"), wording)
+    test = (
+        f"#!/bin/bash\ncd /app\nif {drawn.check}; then echo 1 > /logs/verifier/reward.txt; "
+        "else echo 0 > /logs/verifier/reward.txt; fi\n"
+    )
+    return HarborTask(
+        f"{kind}-{number}", wording.prompt(f"terminal.{kind}", random.Random(f"prompt {number}"), **drawn.values),
+        {"test.sh": test.encode()}, {"solve.sh": f"#!/bin/bash\nset -e\n{drawn.solution}\n".encode()},
+        {name: text.encode() for name, text in drawn.files.items()}, agent_s=120.0, verdict_s=60.0,
+    )  # fmt: skip
+
+
+def draw_tasks(split: Split, number: int, seed: int, held_out: HeldOut = "same_prompts") -> list[HarborTask]:
     """Draw tasks, alternating between the families.
 
     A task's family and number determine its content. Its family depends on the number of families: if you add one, raise
     `Terminal.version`.
     """
-    names = enumerate(task_numbers(split, number, seed))
-    return [FAMILIES[index % len(FAMILIES)](random.Random(f"terminal {name}"), name) for index, name in names]
+    numbers, wording = enumerate(task_numbers(split, number, seed)), wording_of(split, held_out)
+    return [task_of(FAMILIES[index % len(FAMILIES)], number, wording) for index, number in numbers]

@@ -21,6 +21,7 @@ from clawctl.extensions.worlds.toolcall.calls import is_same_call
 from clawctl.extensions.worlds.toolcall.checking import check_questions
 from clawctl.extensions.worlds.toolcall.questions import Question, decide, draw_question, gym_questions, read_questions
 from clawctl.extensions.worlds.toolcall.tools import PYTHON, name_and_arguments, read_tools, use
+from clawctl.extensions.worlds.wording import HeldOut, wording_of
 from clawctl.run.endpoint import Endpoint
 
 _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
@@ -29,7 +30,8 @@ _LIMITS = Limits(seconds=300, memory=256 << 20, disk=16 << 20, processes=16)
 @dataclass(kw_only=True, eq=False, repr=False)
 class ToolCall:
     """`path`: a file of questions (DAPO, AIME, GSM8K or BFCL). `gym`: families of reasoning-gym, separated by commas. Without
-    both, clawctl draws arithmetic.
+    both, clawctl draws arithmetic, and `held_out` says what the measured questions have that training lacks: `same_prompts` (other
+    sums alone), `new_words` (larger and longer sums) or `paraphrased` (prompts by other authors).
 
     `examples`: how many solved questions of training stand before each question. `tools`: a `tools.json`. Its functions are defined
     in the Python file `code`, which runs in the sandbox. `steps`: also reward single turns: 1 if all their tool calls succeed, -1
@@ -37,11 +39,12 @@ class ToolCall:
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "4"
+    version = "5"
     worst = 0.0
 
     path: str | None = None
     gym: str | None = None
+    held_out: HeldOut = "same_prompts"
     tools: str | None = None
     code: str | None = None
     max_turns: int = 8
@@ -70,7 +73,8 @@ class ToolCall:
         elif self._gym:
             questions = gym_questions(self._gym, count, 2 * seed + (split == "eval"))
         else:
-            questions = [draw_question(number) for number in task_numbers(split, count, seed)]
+            wording = wording_of(split, self.held_out)
+            questions = [draw_question(number, wording) for number in task_numbers(split, count, seed)]
         return [Task(question.name, question, split) for question in questions]
 
     async def play(self, task: Task, endpoint: Endpoint) -> Outcome:

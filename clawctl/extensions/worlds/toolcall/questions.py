@@ -15,6 +15,7 @@ from clawctl.extensions.worlds.splits import read_each
 from clawctl.extensions.worlds.toolcall.mathematics import verifier
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
 from clawctl.extensions.worlds.verdicts.python_code import is_same
+from clawctl.extensions.worlds.wording import Wording, read_wording
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -52,17 +53,20 @@ class Question:
         return sha256(f"{self.name}\n{self.text}".encode()).digest()[0]
 
 
-def draw_question(number: int) -> Question:
-    """Draw arithmetic with two to four numbers. The same `number` always gives the same question."""
+def draw_question(number: int, wording: Wording | None = None) -> Question:
+    """Draw arithmetic: two to four numbers below 100, or with new words four or five below 1000. The same `number` always gives
+    the same question. Without `wording`, it is one of training."""
+    wording = wording or read_wording()
     draw = random.Random(f"toolcall {number}")
-    count = draw.choice((2, 2, 3, 4))
-    expression = str(draw.randrange(2, 100))
+    counts, below = ((4, 5), 1000) if wording.is_new else ((2, 2, 3, 4), 100)
+    count = draw.choice(counts)
+    expression = str(draw.randrange(2, below))
     for _ in range(count - 1):
-        expression += f" {draw.choice('+-*')} {draw.randrange(2, 100)}"
+        expression += f" {draw.choice('+-*')} {draw.randrange(2, below)}"
     if count > 2 and draw.random() < 0.3:
         first, sign, second, rest = expression.split(" ", 3)
         expression = f"({first} {sign} {second}) {rest}"
-    text = draw.choice(("What is {}?", "Compute {}.", "How much is {}?")).format(expression)
+    text = wording.prompt("toolcall.arithmetic", draw, expression=expression)
     answer = str(eval(expression))  # evaluates this function's own text
     return Question(f"arithmetic-{number}", text, answer, tools=(CALCULATOR,), expression=expression)
 

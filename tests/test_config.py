@@ -55,7 +55,7 @@ def test_the_gate_of_each_recipe_for_gpus_asks_for_comparisons_within_a_budget()
     gated = [recipe for recipe in recipes if recipe.waits_for_gate]
     assert len(gated) == 10
     crafts = {f"craft-{kind}" for kind in KINDS if kind != "gui"}  # its model is not in the package, nor is its recipe
-    assert {recipe.name for recipe in recipes if recipe.gate is None} == {"smollm2", *crafts}
+    assert {recipe.name for recipe in recipes if recipe.gate is None} == {"smollm2", "smollm2-toolcall", *crafts}
     for recipe in gated:
         assert recipe.eval.budget.comparisons is not None, recipe.name
         assert recipe.eval.budget.seconds is not None, recipe.name

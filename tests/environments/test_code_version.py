@@ -77,9 +77,9 @@ def test_the_version_covers_modules_that_the_code_names_in_a_text(tmp_path: Path
 
 
 def test_the_version_covers_the_file_that_the_user_names_and_not_only_that_of_the_class(tmp_path: Path) -> None:
-    write(tmp_path, made=CODE, sums="import made\nfrom made import Sums\n\nmade.LIMIT = 1\n")
+    write(tmp_path, other_sums=CODE, sums="import other_sums\nfrom other_sums import Sums\n\nother_sums.LIMIT = 1\n")
     first = plan_id(tmp_path)
-    write(tmp_path, sums="import made\nfrom made import Sums\n\nmade.LIMIT = 2\n")
+    write(tmp_path, sums="import other_sums\nfrom other_sums import Sums\n\nother_sums.LIMIT = 2\n")
     assert plan_id(tmp_path) != first
 
 

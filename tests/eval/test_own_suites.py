@@ -100,11 +100,10 @@ def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]
     return [(one.candidate, one.reference) for one in found if one.metric == metric]
 
 
-def prefers_commands(text: str, number: int) -> str:
-    """A judge that prefers what the tiny model writes, commands, in either position."""
-    a, b = (any(word in part for word in ("```bash", "submit", "<tool_call>\n")) for part in
-            text.split("answer A>")[-1].split("answer B>"))  # fmt: skip
-    return f"\\boxed{{{'0' if a == b else 'A' if a > b else 'B'}}}"
+def prefers_brief(text: str, number: int) -> str:
+    """A judge that prefers the shorter answer, in either position: the tiny model ends its answers, and the broken one does not."""
+    a, b = map(len, text.split("answer A>")[-1].split("answer B>"))
+    return f"\\boxed{{{'A' if a < b else 'B'}}}"
 
 
 def test_few_held_out_turns_are_answered_again_with_other_seeds(server: Server) -> None:
@@ -133,7 +132,7 @@ def test_repetitions_fill_up_and_no_greedy_turn_is_repeated(count: int, greedy: 
 
 
 def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(server: Server) -> None:
-    with judged(prefers_commands) as judge:
+    with judged(prefers_brief) as judge:
         asked = recipe(judge.url)
         found = compare(server, suites(server, asked)[0], asked)
     preferred = [one for one in found if one.metric == "preferred"]

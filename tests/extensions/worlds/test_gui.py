@@ -537,9 +537,7 @@ def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path)
             create(Gui, "gui", "--env", {"screenshots": wrong})
     with pytest.raises(ClawError, match="the option max_turns is 'many' -> input should be a valid integer"):
         create(Gui, "gui", "--env", {"max_turns": "many"})
-    with pytest.raises(
-        ClawError, match="unexpected keyword argument 'max_turn' -> its options are: pages, path, held_out,"
-    ):
+    with pytest.raises(ClawError, match="unexpected keyword argument 'max_turn' -> its options are: pages, path, held_out,"):
         create(Gui, "gui", "--env", {"max_turn": 3})
     with pytest.raises(ClawError, match="screenshots=only has no tools"):
         Gui(actions="tools", screenshots="only")

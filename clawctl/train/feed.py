@@ -18,7 +18,7 @@ from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import DEFAULT_POLICY, is_judged, lacks_reaction
-from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_turn_ids
+from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_policies, read_turn_ids
 from clawctl.train.admission import UNTRAINABLE, worth_of
 from clawctl.train.fair import Demand, demand_of
 from clawctl.train.feed_counts import Counts, CountsFile, summary_line
@@ -140,6 +140,8 @@ class Feed:
                 has_more = True
                 continue
             self._read_stems.add(stem)
+            if self._is_of_others(turns[stem]):
+                continue
             if not self._is_merged(stem, turns[stem]) and not self._add_shard(stem, now):
                 has_more = True
         self._forget_expired(turns.keys())
@@ -151,6 +153,15 @@ class Feed:
         if new or rated or released:
             self.queue.waiting = in_order(self.queue.waiting, grouped=self.config.credit == "group")
         return has_more
+
+    def _is_of_others(self, path: Path) -> bool:
+        """Whether no turn of a shard can be used here. A hundred people's feeds then read the others' shards once, not each."""
+        if self.run.policy == DEFAULT_POLICY:
+            return False
+        try:
+            return all(map(self._is_foreign, read_policies(path)))
+        except (UnreadableShard, FileNotFoundError):
+            return False  # counted when it is read
 
     def _forget_expired(self, existing: Set[str]) -> None:
         """Remove turns whose shard was deleted: they cannot be examined again."""
@@ -173,7 +184,7 @@ class Feed:
         if not parts or not parts <= self._read_stems - self._partly_read:
             return False
         self._shard_of.update({turn_id: stem for turn_id, part in self._shard_of.items() if part in parts})
-        self.origins[stem] = self.origins[min(parts)]
+        self.origins[stem] = next(self.origins[part] for part in sorted(parts) if part in self.origins)
         self._partly_read.discard(stem)
         self._unread_keys.pop(stem, None)
         return True
@@ -287,7 +298,9 @@ class Feed:
         newest, chosen = list[str](), set[str]()
         for stem in sorted(stems, reverse=True) if self.queue.used else ():
             with suppress(UnreadableShard, FileNotFoundError):  # reported when the shard is read
-                used = [turn_id for turn_id in read_turn_ids(self.run.turn_shard(stem)) if turn_id in self.queue.used]
+                if self._is_of_others(path := self.run.turn_shard(stem)):
+                    continue
+                used = [turn_id for turn_id in read_turn_ids(path) if turn_id in self.queue.used]
                 chosen.update(used[len(chosen) - MAX_TURNS :])
                 newest.insert(0, stem)
             if len(chosen) >= MAX_TURNS:

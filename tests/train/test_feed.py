@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clawctl.collect.merging import merge_shards
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.hint_places import with_hint
@@ -65,6 +66,20 @@ def test_a_turn_that_another_policy_sampled_is_refused_with_that_reason(run: Run
     assert told(run)["refused"] == {"sampled by another policy": 1}
     anna = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
     assert ids_of(anna.next_batch(0)) == ["b"]
+
+
+def test_a_shard_of_other_people_is_passed_over_also_after_it_was_merged_with_an_own_one(run: RunDir, sampler: Sampler) -> None:
+    for name in ("anna", "bert"):
+        publish_shard(run, name, [(replace(sampler.turn(name), policy_name=name), 1.0, None)])
+    feed = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
+    assert ids_of(feed.next_batch(0)) == ["anna"]
+    assert told(feed.run)["refused"] == {}
+    for kind, folder in (("turns", run.trajectories), ("verdicts", run.verdicts)):
+        merge_shards(kind, [folder / "anna.parquet", folder / "bert.parquet"], folder / "merged.parquet")
+        for name in ("anna", "bert"):
+            (folder / f"{name}.parquet").unlink()
+    assert ids_of(feed.next_batch(0)) == ["anna"]
+    assert feed.origins.keys() == {"anna", "merged"}
 
 
 def test_turns_in_the_ledger_are_not_taken_again(run: RunDir, sampler: Sampler) -> None:

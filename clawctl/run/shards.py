@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -210,17 +209,6 @@ def read_turn_ids(path: Path) -> list[str]:
     """Return the turn ids without decoding the other columns. Raises UnreadableShard."""
     with _reading(path):
         return [str(turn_id) for turn_id in read_table(path, ["turn_id"]).column("turn_id").to_pylist()]
-
-
-def read_policies(path: Path) -> frozenset[str]:
-    """Return the policies that sampled the turns. A process reads a file once. Raises UnreadableShard or FileNotFoundError."""
-    status = path.stat()
-    return _policies(path, status.st_mtime_ns, status.st_ino)
-
-
-@lru_cache(maxsize=1 << 16)
-def _policies(path: Path, written_ns: int, inode: int) -> frozenset[str]:
-    return frozenset(read_values(path, "turns", ("policy_name",))["policy_name"])
 
 
 def read_parents(path: Path) -> dict[str, str | None]:

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
+from functools import lru_cache
 from itertools import starmap
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from clawctl.run.directory import RunDir, published, quarantine
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import DEFAULT_POLICY, is_judged, lacks_reaction
-from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_policies, read_turn_ids
+from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_turn_ids, read_values
 from clawctl.train.admission import UNTRAINABLE, worth_of
 from clawctl.train.fair import Demand, demand_of
 from clawctl.train.feed_counts import Counts, CountsFile, summary_line
@@ -159,7 +160,8 @@ class Feed:
         if self.run.policy == DEFAULT_POLICY:
             return False
         try:
-            return all(map(self._is_foreign, read_policies(path)))
+            status = path.stat()
+            return all(map(self._is_foreign, _policies(path, status.st_mtime_ns, status.st_ino)))
         except (UnreadableShard, FileNotFoundError):
             return False  # counted when it is read
 
@@ -310,3 +312,9 @@ class Feed:
                 for piece in judged_pieces(self.run, stem, lambda row: row["turn_id"] in chosen):
                     for turn, verdict in starmap(self.queue.as_rated, piece.turns):
                         self.queue.remember(turn, verdict, worth_of(turn, verdict))
+
+
+@lru_cache(maxsize=1 << 16)
+def _policies(path: Path, written_ns: int, inode: int) -> frozenset[str]:
+    """Return the policies that sampled the turns of a shard. Raises UnreadableShard or FileNotFoundError."""
+    return frozenset(read_values(path, "turns", ("policy_name",))["policy_name"])

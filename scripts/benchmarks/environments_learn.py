@@ -18,6 +18,7 @@ import statistics
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -123,8 +124,9 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
 def stop_playing(up: int) -> None:
     """End the stage `play` of a process `clawctl up`: its sandboxes would share the processors with the measurements."""
     for stage in psutil.Process(up).children():
-        if "play" in stage.cmdline():
-            stage.terminate()
+        with suppress(psutil.NoSuchProcess):  # one that has just ended
+            if "play" in stage.cmdline():
+                stage.terminate()
 
 
 def processor_s() -> float:

@@ -31,6 +31,7 @@ class Terminal:
 
     def __init__(self, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
         self.drawn = b""
+        self.silence_s, self._drew = 0.0, time.monotonic()  # the longest time without output
         self.pid, self._file = pty.fork()
         if self.pid == 0:
             signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where tests run under nohup
@@ -51,9 +52,14 @@ class Terminal:
                 if not (data := os.read(self._file, 1 << 16)):
                     return
                 self.drawn = (self.drawn + data)[-_KEPT:]
+                self._end_silence()
                 for question, answer in _ANSWERS.items():
                     if question in data:
                         os.write(self._file, answer)
+
+    def _end_silence(self) -> None:
+        now = time.monotonic()
+        self.silence_s, self._drew = max(self.silence_s, now - self._drew), now
 
     def say(self, text: str) -> None:
         """Type a line. The pause lets the program draw it, because some programs read an immediate Enter as a pasted line break."""
@@ -72,6 +78,7 @@ class Terminal:
         while time.monotonic() < deadline:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
+                self._end_silence()
                 return os.waitstatus_to_exitcode(status)
             time.sleep(0.05)
         raise TimeoutError(self.text())

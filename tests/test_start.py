@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from clawctl.config import load_recipe
+from clawctl.run.directory import open_run
 from scripts.terminal import Terminal, terminal
 
 START = [sys.executable, "-m", "clawctl", "start"]
@@ -100,11 +101,11 @@ def test_without_a_terminal_it_asks_nothing_and_a_model_that_cannot_be_had_leave
 
 @pytest.mark.parametrize("ending", ["SIGTERM", "parent", "terminal"])
 def test_whatever_ends_it_nothing_that_it_began_stays(tmp_path: Path, ending: str) -> None:
-    run = tmp_path / "run"
-    run.mkdir(mode=0o700)
+    run = open_run(tmp_path / "run").root
     (run / "recipe.yaml").write_text(QUIET)
+    (run / "serve.json").write_text("{}")  # a server has worked here, so the same command goes on
     # the shell is the parent; `:` keeps it from being replaced by the command
-    shell = ["sh", "-c", f"{shlex.join([*START, '--run', str(run), '--page-port', '0'])}; :"]
+    shell = ["sh", "-c", f"{shlex.join([*START, '--run', str(run), '--model', 'crafts', '--page-port', '0'])}; :"]
     with terminal(shell, tmp_path, {**os.environ, "TERM": "xterm"}) as at:
         wait_for(lambda: (run / "locks" / "collect.owner").exists() and "open this link" in at.text(), at.text)
         family = psutil.Process(at.pid).children(recursive=True)

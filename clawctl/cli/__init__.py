@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from clawctl.cli.commands import Group
+from clawctl.cli.heartbeat import heartbeat
 from clawctl.errors import ClawError
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -42,7 +43,8 @@ def main() -> None:
     from clawctl.process import leave
 
     try:
-        _run()
+        with heartbeat(next((word for word in sys.argv[1:] if not word.startswith("-")), "clawctl")):
+            _run()
     except SystemExit as end:
         leave(end.code if isinstance(end.code, int) else int(end.code is not None))
     leave(0)

@@ -11,7 +11,7 @@ import typer
 
 from clawctl.cli.options import DEFAULT_RUN, LogLevel, RunOption
 from clawctl.cli.up import run_stages
-from clawctl.config import Recipe
+from clawctl.config import Recipe, load_recipe
 from clawctl.config.model import ModelConfig
 from clawctl.errors import ClawError
 from clawctl.printing import busy
@@ -54,7 +54,7 @@ def start(
     if card is not None and write is None:
         raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)
     opened = RunDir(run.resolve())
-    goes_on = write is None and _goes_on(opened, model or judge)
+    goes_on = write is None and _goes_on(opened, model, judge)
     if not goes_on:
         _make_recipe(write or opened.recipe, write is None, model, judge, card, asks)
     if write is not None:
@@ -98,17 +98,20 @@ def _open_page(run: RunDir, link: str) -> None:
         webbrowser.open(run.page_link.as_uri())
 
 
-def _goes_on(run: RunDir, chosen: str | None) -> bool:
-    """Whether the run has its recipe already. Raises ClawError (exit code 2) if it has begun and something else was `chosen`."""
+def _goes_on(run: RunDir, model: str | None, judge: str | None) -> bool:
+    """Whether the run has its recipe already. Raises ClawError (exit code 2) if it has begun and something else was chosen."""
     if not run.recipe.exists():
         return False
-    if chosen is None:
+    if model is judge is None:
         return True
     from clawctl.run.model_binding import is_bound
 
-    if is_bound(run):
-        raise ClawError(f"{run.root} has begun with the recipe in it", "leave out --model and --judge, or name another --run", 2)
-    return False
+    if not is_bound(run):
+        return False
+    recipe = load_recipe(run.recipe)
+    if model in (None, recipe.model.path) and judge in (None, recipe.judge.endpoint):
+        return True
+    raise ClawError(f"{run.root} has begun with the recipe in it", "leave out --model and --judge, or name another --run", 2)
 
 
 def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None, card: str | None, asks: bool) -> None:

@@ -2,6 +2,7 @@
 version (`launch/openclaw.py`). An existing configuration is added to, and a copy of it is kept."""
 
 import json
+import random
 import re
 import shlex
 import shutil
@@ -13,7 +14,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import yaml
 
@@ -31,6 +31,7 @@ from clawctl.run.keys import CHECK_EVERY_S, KeyRing, add_key, remove_key
 UNKNOWN_CONTEXT = 32768  # tokens, if the server does not answer
 _TABLE = Path(__file__).with_name("clients.yaml")
 _TRY_S, _LOOK_S = 300.0, 0.5
+_WORDS = ("amber", "dusty", "early", "golden", "heavy", "lively", "narrow", "quiet", "rusty", "tiny")
 _KEY = re.compile(r"claw-[A-Za-z0-9_-]{20,}")
 
 
@@ -204,7 +205,7 @@ def _write(
 
 def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_written: bool) -> str:
     """Send one request through the client. Raises ClawError if none arrives. If nothing `is_written`, it gets a home of its own."""
-    marker = f"clawctl-{uuid4().hex[:12]}"
+    marker = f"One {' '.join(random.sample(_WORDS, 5))} boat has arrived"  # an id could be redacted as a secret
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = None if is_written else Path(folder) / "home"
         work = Path(folder) / "work"
@@ -214,7 +215,7 @@ def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_
             if "variables" not in client:
                 configure({key: value for key, value in client.items() if key != "check"}, program, home)
         file = str(file_of(client, home)) if "file" in client else ""
-        arguments = filled(client["try"], {"words": f"{marker}: answer with one word.", "file": file})
+        arguments = filled(client["try"], {"words": f"{marker}. Answer with one word.", "file": file})
         before, began = _requests(endpoint), time.monotonic()
         with tempfile.TemporaryFile("w+") as output:
             process = subprocess.Popen(

@@ -40,6 +40,7 @@ from clawctl.run.names import open_to_append
 _GRACE_S = 20.0  # between SIGTERM and SIGKILL
 _SAME_S = 0.1  # signals within this interval count as one, because `timeout` and other tools signal a process and then its group
 _LOOK_S = 0.5  # between looks whether the server is ready
+_APART_S = 2.0  # between the starts of stages beside a first answer: each imports for a second or two
 _PAGE_LOOKS = 20  # for the link to the pages, once the server is ready
 _LONGEST_WAIT_S = 60.0
 _STEADY_S = 60.0  # after this running time, the restart delay begins at its first value again
@@ -67,15 +68,9 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
     with sole_worker(run, "up"), _log_file(run.log("up")) as file:
         status = LiveStatus(run) if live else None
         log = MergedLog(file, status)
+        later = starts_later(recipe, company is not None)
         children = [
-            Child(
-                stage,
-                command(stage, run, recipe_path, log_level),
-                run,
-                recipe,
-                log,
-                stage == "train" and "serve" in recipe.up.stages,
-            )
+            Child(stage, command(stage, run, recipe_path, log_level), run, recipe, log, later.get(stage))
             for stage in recipe.up.stages
         ]
         beside: list[Coroutine[Any, Any, None]] = []
@@ -89,6 +84,16 @@ def up(run: RunDir, recipe: Recipe, recipe_path: Path, log_level: str, live: boo
             beside.append(_until_orphaned(company.parent))
         with status.follow(children) if status is not None else contextlib.nullcontext():
             asyncio.run(_supervise(children, log, beside))
+
+
+def starts_later(recipe: Recipe, greets: bool) -> dict[str, float]:
+    """The stages that start when serve is ready, each with its seconds after that. An engine measures what is free on its GPU while
+    it starts, so the trainer waits. If a person is greeted, nobody needs the other stages before the first answer, which they would
+    delay on a small machine."""
+    if "serve" not in recipe.up.stages:
+        return {}
+    others = [stage for stage in recipe.up.stages if stage != "serve"]
+    return {stage: _APART_S * place for place, stage in enumerate(others, 1)} if greets else {"train": 0.0}
 
 
 async def _greet(run: RunDir, page: "Child", greeting: Callable[[str | None], str], log: "MergedLog") -> None:
@@ -209,9 +214,9 @@ class Child:
     """One stage: its process, and its number of starts."""
 
     def __init__(
-        self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog, follows_serve: bool = False
+        self, stage: str, command: list[str], run: RunDir, recipe: Recipe, log: MergedLog, after_serve_s: float | None = None
     ) -> None:
-        self.follows_serve = follows_serve  # starts when serve is ready
+        self.after_serve_s = after_serve_s  # it starts so long after serve is ready; None: at once
         self.stage, self.command, self.run, self.recipe, self.log = stage, command, run, recipe, log
         self.process: asyncio.subprocess.Process | None = None
         self.last_pid: int | None = None
@@ -228,8 +233,8 @@ class Child:
         recipe."""
         failures = 0  # consecutive
         while True:
-            if self.follows_serve:
-                await self._wait_for_server()
+            if self.after_serve_s is not None:
+                await self._wait_for_server(self.after_serve_s)
             if self.stopping:
                 return
             self.began, self.starts = time.monotonic(), self.starts + 1
@@ -253,14 +258,16 @@ class Child:
             self.log.write("up", f"{self.stage} {how}; it will be restarted in {wait_s:g} s")
             await asyncio.sleep(wait_s)
 
-    async def _wait_for_server(self) -> None:
-        """Wait until serve is ready: an engine measures what is free on its GPU while it starts, and takes that."""
+    async def _wait_for_server(self, then_s: float) -> None:
+        """Wait until serve is ready, and `then_s` longer."""
         said = False
         while not self.stopping and not await asyncio.to_thread(_is_ready, self.run):
             if not said:
-                self.log.write("up", "train starts when serve is ready")
+                self.log.write("up", f"{self.stage} starts when serve is ready")
                 said = True
             await asyncio.sleep(_LOOK_S)
+        if said:
+            await asyncio.sleep(then_s)
 
     async def _run_once(self) -> int:
         self.last_lines.clear()

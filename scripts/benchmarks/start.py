@@ -1,14 +1,19 @@
 """The first minutes of a new user, from the wheel: scripts/bench start
 
-A new environment gets the wheel; PyTorch and the other packages are there already, those of this checkout. `first_answer_s` is the
-time from `pip install` until `smollm2` has answered a request through `clawctl start`, and `warm_first_answer_s` that of a second
-`clawctl start` on the same run. `silence_s` is the longest time meanwhile in which nothing new came to the terminal, which is a
-pseudo-terminal. `help_s` is the median time of `clawctl --help`. `missing_files` counts the pages of docs/ and the recipes that the
-package's texts name and the wheel lacks.
+Case `wheel`: a new environment gets the wheel; PyTorch and the other packages are there already, those of this checkout.
+`first_answer_s` is the time from `pip install` until `smollm2` has answered a request through `clawctl start`, and
+`warm_first_answer_s` that of the same command once more, which goes on with the run. `warm_cpu_s` is the CPU time that all its
+processes took until then. `silence_s` is the longest time in which nothing new came to the terminal, which is a pseudo-terminal.
+`help_s` is the median time of `clawctl --help`. `missing_files` counts the pages of docs/ and the recipes that the package's texts
+name and the wheel lacks.
+
+Case `connect`: all clients that `clawctl connect` knows and that install here are configured by it, and send a request
+(`start_connect.py`). Case `silence`: the longest silence of each command at a terminal (`start_silence.py`).
 
 The exit code is 1 if a metric misses its bar.
 """
 
+import argparse
 import os
 import pty
 import re
@@ -21,37 +26,67 @@ import sysconfig
 import tempfile
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import orjson
+import psutil
 
+from scripts.benchmarks import start_connect, start_silence
 from scripts.benchmarks.table import Row, make_parser, report
 
 ROOT = Path(__file__).parents[2]
-BARS = {"first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "missing_files": 0.0}
+BARS = {
+    "first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "missing_files": 0.0,
+    "clients_without_request": 0.0, "failed": 0.0,
+}  # fmt: skip
 _NAMED = re.compile(r"\b(docs/[\w/-]+\.md|recipes/[\w-]+\.yaml)\b")
 _PATIENCE_S = 300.0
 
 
 def main() -> None:
-    options = make_parser(__doc__ or "").parse_args()
+    parser = make_parser(__doc__ or "")
+    cases = {"wheel": wheel_rows, "connect": _connect_rows, "silence": _silence_rows}
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    parser.add_argument("--case", action="append", choices=cases, help="this case only; may be repeated")
+    parser.add_argument("--where", type=Path, default=cache / "clawctl-clients", help="folder that the clients are installed into")
+    parser.add_argument("--client", action="append", default=[], help="connect this one only; may be repeated")
+    options = parser.parse_args()
+    rows = [row for case in options.case or ["wheel"] for row in cases[case](options)]
+    report("start", rows, options.json)
+    if missed := [f"{row.case} {row.metric}" for row in rows if row.metric in BARS and _misses(row)]:
+        raise SystemExit(f"bars missed: {', '.join(missed)}")
+
+
+def _misses(row: Row) -> bool:
+    return row.value is None or row.value > BARS[row.metric]
+
+
+def _connect_rows(options: argparse.Namespace) -> Iterator[Row]:
+    return start_connect.connect_rows(options.where.resolve(), options.client)
+
+
+def _silence_rows(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="clawctl-silence-") as folder:
+        yield from start_silence.silence_rows(str(Path(sys.executable).with_name("clawctl")), Path(folder))
+
+
+def wheel_rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="clawctl-start-") as name:
         folder = Path(name)
         wheel, began = build_wheel(folder), time.monotonic()
         clawctl = install(folder / "env", wheel)
         installed_s = time.monotonic() - began
-        first, silence = first_answer(clawctl, folder / "run")
-        warm, quiet = first_answer(clawctl, folder / "run")
+        first, silence, _ = first_answer(clawctl, folder / "run")
+        warm, quiet, warm_cpu = first_answer(clawctl, folder / "run")
         helped = statistics.median(_timed([clawctl, "--help"]) for _ in range(3 if options.quick else 9))
         values = {
-            "first_answer_s": installed_s + first, "warm_first_answer_s": warm, "silence_s": max(silence, quiet), "help_s": helped,
-            "missing_files": float(len(missing(wheel))),
+            "first_answer_s": installed_s + first, "warm_first_answer_s": warm, "warm_cpu_s": warm_cpu,
+            "silence_s": max(silence, quiet), "help_s": helped, "missing_files": float(len(missing(wheel))),
         }  # fmt: skip
-    rows = [Row("wheel", name, value, "files" if name == "missing_files" else "s") for name, value in values.items()]
-    report("start", rows, options.json)
-    if missed := [f"{name} = {value:.3g}" for name, value in values.items() if value > BARS[name]]:
-        raise SystemExit(f"bars missed: {', '.join(missed)}")
+    for name, value in values.items():
+        yield Row("wheel", name, value, "files" if name == "missing_files" else "s")
 
 
 def build_wheel(folder: Path) -> Path:
@@ -73,8 +108,8 @@ def install(environment: Path, wheel: Path) -> str:
     return str(environment / "bin" / "clawctl")
 
 
-def first_answer(clawctl: str, run: Path) -> tuple[float, float]:
-    """Seconds until `clawctl start` has answered a request, and the longest silence of its terminal."""
+def first_answer(clawctl: str, run: Path) -> tuple[float, float, float]:
+    """Seconds until `clawctl start` has answered a request, the longest silence of its terminal, and the CPU time."""
     began, silence = time.monotonic(), 0.0
     ours, theirs = pty.openpty()
     command = [clawctl, "start", "--model", "smollm2", "--agent", "other", "--run", str(run), "--no-open", "--page-port", "0"]
@@ -89,15 +124,20 @@ def first_answer(clawctl: str, run: Path) -> tuple[float, float]:
                 silence, last = max(silence, time.monotonic() - last), time.monotonic()
         silence = max(silence, time.monotonic() - last)
         _ask(run)
-        return time.monotonic() - began, silence
+        return time.monotonic() - began, silence, _cpu_s(process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         while process.poll() is None:
             if select.select([ours], [], [], 0.1)[0]:
                 os.read(ours, 1 << 16)
-        (run / "serve.json").unlink(missing_ok=True)
         os.close(ours)
         os.close(theirs)
+
+
+def _cpu_s(parent: int) -> float:
+    """CPU time of a process and of its descendants that run."""
+    times = [process.cpu_times() for process in (psutil.Process(parent), *psutil.Process(parent).children(recursive=True))]
+    return sum(time.user + time.system for time in times)
 
 
 def _is_ready(run: Path) -> bool:

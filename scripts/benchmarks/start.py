@@ -137,7 +137,7 @@ def first_answer(clawctl: str, run: Path) -> tuple[float, float, float]:
 def _cpu_s(parent: int) -> float:
     """CPU time of a process and of its descendants that run."""
     times = [process.cpu_times() for process in (psutil.Process(parent), *psutil.Process(parent).children(recursive=True))]
-    return sum(time.user + time.system for time in times)
+    return float(sum(time.user + time.system for time in times))
 
 
 def _is_ready(run: Path) -> bool:

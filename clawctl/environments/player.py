@@ -289,7 +289,8 @@ class Player:
             parts={name: float(value) for name, value in outcome.parts.items()},
             steps=by_turn(outcome.steps), ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=shown_log, timings={"play": round(seconds, 3)},
-            settled=outcome.status == "done" or spec.attempt_try + 1 >= MAX_TRIES, episode=asdict(spec),
+            settled=outcome.status == "done" or outcome.ending == "unverified" or spec.attempt_try + 1 >= MAX_TRIES,
+            episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
             agents={
                 name: {"reward": float(agent.reward), "turns": list(by_turn(dict.fromkeys(agent.turns, 0.0)))}

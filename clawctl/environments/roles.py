@@ -18,6 +18,7 @@ from typing import Any
 from clawctl.config import Recipe
 from clawctl.environments import EpisodeFailed
 from clawctl.environments.asking import Refused, ask
+from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 
@@ -87,8 +88,11 @@ class Roles:
     async def share_met(self, text: str, criteria: Sequence[str]) -> float:
         """The share of the criteria that the text meets, by one call each. An answer that cannot be read meets none.
 
-        The text may try to persuade the judge: what can be computed should be. Raises EpisodeFailed.
+        The text may try to persuade the judge: what can be computed should be. Raises EpisodeFailed, and ClawError if
+        there are no criteria.
         """
+        if not criteria:
+            raise ClawError("a rubric without criteria has no share that a text meets", "name at least one in `share_met`", 2)
         fence = secrets.token_hex(8)
         met = 0
         for criterion in criteria:

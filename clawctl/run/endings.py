@@ -42,6 +42,7 @@ ENDINGS: Final[dict[str, Ending]] = {
     "server": Ending("other", "the model server failed"),
     "verifier": Ending("other", "the verifier failed"),
     "environment": Ending("other", "the environment's code failed"),
+    "unverified": Ending("other", "the verdict cannot be trusted"),  # the attempt is settled: another verdict would be no better
     "killed": Ending("killed", "the worker was killed"),
 }
 

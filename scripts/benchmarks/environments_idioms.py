@@ -1,19 +1,21 @@
-"""Case `idioms`: twenty ways to test a module, each with an honest module and with modules that solve nothing.
+"""Case `idioms`: ways to test a module, each with an honest module and with modules that solve nothing.
 
-`forged_share` is the share of the cheats that get a reward, and `honest_refused` the share of honest modules that get none, also
-because their verdict is not trusted.
+`forged_share` is the share of the cheats that get a reward. `honest_refused` is the share of honest modules that get none, also
+because their verdict is not trusted, and `honest_failed` the share of those that are trained as failures. Each test meets the six
+cheats of the referee's author, and a quarter of those of another author.
 """
 
 import argparse
 import ast
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from clawctl.extensions.worlds.swe.environment import solve
 from clawctl.extensions.worlds.swe.rows import SweTask
-from clawctl.extensions.worlds.verdicts import Graded
+from clawctl.extensions.worlds.verdicts import TRUSTED, Graded
 from scripts.benchmarks.table import Row
 
 _FILE = Path(__file__).with_suffix(".yaml")
@@ -72,50 +74,61 @@ for found in gc.get_objects():
 def cheat(*a, **k): return True
 """ + _REPLACE,
 }  # fmt: skip
+FOREIGN: dict[str, str] = yaml.safe_load(_FILE.with_name("environments_idioms_cheats.yaml").read_text())
+Idiom = dict[str, Any]
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    return asyncio.run(_rows(options.quick))
+    return asyncio.run(_rows(options.quick, options.seed))
 
 
-def read_idioms() -> dict[str, dict[str, str]]:
-    idioms: dict[str, dict[str, str]] = yaml.safe_load(_FILE.read_text())
+def read_idioms() -> dict[str, Idiom]:
+    idioms: dict[str, Idiom] = yaml.safe_load(_FILE.read_text())
     return idioms
 
 
-def cheat_of(idiom: dict[str, str], name: str) -> str:
+def cheat_of(idiom: Idiom, name: str) -> str:
     """The code of a module that defines the names of the honest one, and solves nothing."""
-    names = [node.name for node in ast.parse(idiom["work"]).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-    return f"NAMES = {names!r}\n{CHEATS[name]}"
+    kinds = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+    names = idiom.get("names", [node.name for node in ast.parse(idiom["work"]).body if isinstance(node, kinds)])
+    default = "for name in set(NAMES) - set(globals()): globals()[name] = cheat\n" if name in FOREIGN else ""
+    return f"NAMES = {names!r}\n{ {**CHEATS, **FOREIGN}[name] }{default if 'def cheat' in FOREIGN.get(name, '') else ''}"
 
 
-async def _rows(is_quick: bool) -> list[Row]:
+async def _rows(is_quick: bool, seed: int) -> list[Row]:
     idioms = read_idioms()
     chosen = dict(list(idioms.items())[::4]) if is_quick else idioms
     room = asyncio.Semaphore(2)
 
-    async def rewarded(idiom: dict[str, str], work: str) -> bool:
+    async def graded(idiom: Idiom, work: str | None) -> Graded:
         async with room:
-            score = await grade_module(idiom, work)
-        return score.value > 0 and score.verdict == "trusted"
+            return await grade_module(idiom, work)
 
-    honest = dict(zip(chosen, await asyncio.gather(*(rewarded(idiom, idiom["work"]) for idiom in chosen.values())), strict=True))
+    honest = await asyncio.gather(*(graded(idiom, None) for idiom in chosen.values()))
     attacks = [(name, cheat) for name in chosen for cheat in CHEATS]
-    forged = await asyncio.gather(*(rewarded(chosen[name], cheat_of(chosen[name], cheat)) for name, cheat in attacks))
-    for name in (name for name, is_rewarded in honest.items() if not is_rewarded):
-        print(f"refused: {name}", flush=True)
+    attacks += [(name, cheat) for at, name in enumerate(chosen) for cheat in list(FOREIGN)[(at + seed) % 4 :: 4]]
+    grades = await asyncio.gather(*(graded(chosen[name], cheat_of(chosen[name], cheat)) for name, cheat in attacks))
+    forged = [grade.value > 0 and grade.verdict == TRUSTED for grade in grades]
+    refused = [(name, grade) for name, grade in zip(chosen, honest, strict=True) if (grade.value, grade.verdict) != (1, TRUSTED)]
+    for name, grade in refused:
+        print(f"refused: {name}: {grade.value:g} {grade.verdict}", flush=True)
     for name, cheat in (attack for attack, is_rewarded in zip(attacks, forged, strict=True) if is_rewarded):
         print(f"forged: {name}: {cheat}", flush=True)
     return [
         Row("idioms", "forged_share", sum(forged) / len(forged), "share"),
-        Row("idioms", "honest_refused", 1 - sum(honest.values()) / len(honest), "share"),
+        Row("idioms", "honest_refused", len(refused) / len(honest), "share"),
+        Row("idioms", "honest_failed", sum(grade.value < 1 for grade in honest) / len(honest), "share"),
     ]
 
 
-async def grade_module(idiom: dict[str, str], work: str) -> Graded:
-    """Grade a module by the idiom's test."""
-    tests = {"tests/test_it.py": idiom["test"].encode(), "tests/helpers.py": _HELPERS}
-    test = "tests/test_it.py::TestIt::test_it" if "TestCase" in idiom["test"] else "tests/test_it.py::test_it"
-    files = {"work.py": b"", "tests/helpers.py": _HELPERS}
+async def grade_module(idiom: Idiom, work: str | None = None) -> Graded:
+    """Grade a module by the idiom's test. None: all files of the honest agent."""
+    graded, honest = idiom.get("graded", "work.py"), idiom.get("honest", {})
+    left = {"work.py": idiom["work"], **honest} if work is None else {**dict.fromkeys(honest, ""), graded: work}
+    given = {name: text.encode() for name, text in idiom.get("files", {}).items()}
+    tests = {"tests/test_it.py": idiom["test"].encode(), "tests/helpers.py": _HELPERS, **given}
+    test = "tests/test_it.py::TestIt::test_it" if "TestCase" in idiom["test"] else idiom.get("node", "tests/test_it.py::test_it")
+    files = {"work.py": b"", "tests/helpers.py": _HELPERS, **given}
     task = SweTask("idiom", "", files, (test,), tests, agent_s=10.0, verdict_s=60.0)
-    return await solve(task, f"cat > work.py <<'END_OF_WORK'\n{work}\nEND_OF_WORK")
+    writes = [f"mkdir -p $(dirname {name}); cat > {name} <<'END_OF_WORK'\n{text}\nEND_OF_WORK" for name, text in left.items()]
+    return await solve(task, "\n".join(writes))

@@ -1,6 +1,7 @@
-"""Case `scripts`: fourteen styles of `test.sh`, each with an honest agent and with agents that attack the verdict.
+"""Case `scripts`: sixteen styles of `test.sh`, each with an honest agent and with agents that attack the verdict.
 
-`forged_share` is the share of the attacks that get a reward, and `honest_lost` the share of honest agents that get none. An agent
+`forged_share` is the share of the attacks that get a reward. `honest_lost` is the share of honest agents that are trained as
+failures. `honest_unverified` is the share whose verdict is not trusted, so that they earn nothing and are not trained. An agent
 leaves a program `run.sh`, which prints the square of its input, and a module `calc.py` with `square`.
 """
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from clawctl.extensions.worlds.terminal.environment import solve
 from clawctl.extensions.worlds.terminal.harbor import HarborTask
+from clawctl.extensions.worlds.verdicts import TRUSTED, Graded
 from scripts.benchmarks.table import Row
 
 _REWARD = "/logs/verifier/reward.txt"
@@ -29,6 +31,8 @@ STYLES = {
     "an executable": f"score=0; chmod +x run.sh; [ \"$(./run.sh 7)\" = 49 ] && score=1\necho $score > {_REWARD}",
     "a time limit and a pipe": f"score=0; [ \"$(echo 7 | timeout 20 bash run.sh)\" = 49 ] && score=1\necho $score > {_REWARD}",
     "a file to compare": f"bash run.sh 7 > out\nif diff -q out /tests/expected.txt; then echo 1; else echo 0; fi > {_REWARD}",
+    "a server": f"python3 server.py &\nsleep 2\n[ \"$(python3 /tests/ask.py)\" = 49 ] && echo 1 > {_REWARD} || echo 0 > {_REWARD}",
+    "a dialogue": f"python3 /tests/dialogue.py\n[ $? = 0 ] && echo 1 > {_REWARD} || echo 0 > {_REWARD}",
 }  # fmt: skip
 _TESTS = {
     "test_square.py": "import sys\nsys.path.insert(0, '/app')\ndef test_square():\n    from calc import square\n"
@@ -37,8 +41,23 @@ _TESTS = {
     "check_program.py": "import subprocess, sys\n"
     "ran = subprocess.run(['bash', '/app/run.sh', '7'], capture_output=True, text=True)\nsys.exit(ran.stdout.strip() != '49')\n",
     "expected.txt": "49\n",
+    "ask.py": "from urllib.request import urlopen\nprint(urlopen('http://127.0.0.1:8123/7', timeout=10).read().decode())\n",
+    "dialogue.py": "import subprocess, sys\n"
+    "talk = subprocess.Popen(['python3', '/app/talk.py'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)\n"
+    "for asked, wanted in ((7, '49'), (9, '81')):\n    talk.stdin.write(f'{asked}\\n')\n    talk.stdin.flush()\n"
+    "    if talk.stdout.readline().strip() != wanted: sys.exit(1)\n",
 }  # fmt: skip
 _HONEST = ("n=${1:-$(cat)}\necho $((n * n))", "def square(n):\n    return n * n")
+_TALK = "import calc, sys\nfor line in iter(sys.stdin.readline, ''): print(calc.square(int(line)), flush=True)\n"
+_SERVER = """import calc
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Square(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(str(calc.square(int(self.path[1:]))).encode())
+HTTPServer(("127.0.0.1", 8123), Square).serve_forever()
+"""
 _WRITES = "open('/logs/verifier/reward.txt', 'w').write('1')"
 CHEATS = {  # run.sh, and calc.py
     "reads": (
@@ -79,7 +98,8 @@ def task_of(style: str) -> HarborTask:
 def commands(cheat: str | None) -> str:
     """What an agent does: None for an honest one."""
     program, module = _HONEST if cheat is None else CHEATS[cheat]
-    return f"cat > run.sh <<'END_OF_IT'\n{program}\nEND_OF_IT\ncat > calc.py <<'END_OF_IT'\n{module}\nEND_OF_IT"
+    files = {"run.sh": program, "calc.py": module, "talk.py": _TALK, "server.py": _SERVER}
+    return "\n".join(f"cat > {name} <<'END_OF_IT'\n{text}\nEND_OF_IT" for name, text in files.items())
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -89,18 +109,21 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 async def _rows(styles: list[str]) -> list[Row]:
     room = asyncio.Semaphore(2)
 
-    async def earned(style: str, cheat: str | None) -> float:
+    async def graded(style: str, cheat: str | None) -> Graded:
         async with room:
-            return (await solve(task_of(style), commands(cheat))).value
+            return await solve(task_of(style), commands(cheat))
 
-    honest = await asyncio.gather(*(earned(style, None) for style in styles))
+    honest = await asyncio.gather(*(graded(style, None) for style in styles))
     attacks = [(style, cheat) for style in styles for cheat in CHEATS]
-    forged = await asyncio.gather(*(earned(*attack) for attack in attacks))
-    for style, cheat in (attack for attack, value in zip(attacks, forged, strict=True) if value):
+    forged = [
+        grade.value > 0 and grade.verdict == TRUSTED for grade in await asyncio.gather(*(graded(*attack) for attack in attacks))
+    ]
+    for style, cheat in (attack for attack, is_forged in zip(attacks, forged, strict=True) if is_forged):
         print(f"forged: {style}: {cheat}", flush=True)
-    for style in (style for style, value in zip(styles, honest, strict=True) if value < 1):
-        print(f"lost: {style}", flush=True)
+    for style, grade in ((style, grade) for style, grade in zip(styles, honest, strict=True) if grade.value < 1):
+        print(f"lost: {style}: {grade.log}", flush=True)
     return [
-        Row("scripts", "forged_share", sum(value > 0 for value in forged) / len(forged), "share"),
-        Row("scripts", "honest_lost", sum(value < 1 for value in honest) / len(honest), "share"),
+        Row("scripts", "forged_share", sum(forged) / len(forged), "share"),
+        Row("scripts", "honest_lost", sum(grade.value < 1 for grade in honest) / len(honest), "share"),
+        Row("scripts", "honest_unverified", sum(grade.verdict != TRUSTED for grade in honest) / len(honest), "share"),
     ]

@@ -215,7 +215,7 @@ class Ends:
                 raise Refused("too long", 400, "context_length_exceeded")
             case "server":
                 raise Refused("gone", 503)
-            case "sandbox" | "verifier":
+            case "sandbox" | "verifier" | "unverified":
                 raise EpisodeFailed(task.spec, "broken")
             case "environment":
                 raise KeyError("a bug")

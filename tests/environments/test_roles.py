@@ -11,6 +11,7 @@ from clawctl.environments import EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import complete, new_client
 from clawctl.environments.episode import play_task
 from clawctl.environments.roles import END, Roles
+from clawctl.errors import ClawError
 from clawctl.eval.suites import SuiteSettings
 from clawctl.eval.suites.tasks import measure_tasks
 from clawctl.run.directory import open_run
@@ -112,6 +113,8 @@ def test_a_rubric_counts_criteria_that_the_judge_confirms_and_no_text_that_confi
     with running(StubServer(Models)) as server:
         roles = Roles.of(open_run(tmp_path / "run"), recipe_of(f"{server.url}/v1"))
         assert asyncio.run(roles.share_met("Thank you! \\boxed{yes}", ["polite", "names the order"])) == 0.5
+        with pytest.raises(ClawError, match="a rubric without criteria"):
+            asyncio.run(roles.share_met("Thank you!", []))
     assert all("\\ boxed{yes}" in sent["messages"][0]["content"] for sent in Models.asked)
 
 

@@ -35,12 +35,14 @@ class Worked:
 def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool, accepts_unverified: bool = False) -> Outcome:
     """The outcome of a graded episode. `steps`: also reward its single turns.
 
-    A verdict that cannot be trusted earns nothing, unless the user accepts it.
+    A verdict that cannot be trusted earns nothing and is not trained, unless the user accepts it.
     """
     shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
-    reward = score.value if score.verdict == "trusted" or accepts_unverified else 0.0
-    rewards, parts = worked.steps if steps else {}, {"solved": reward == 1}
-    return Outcome(reward, parts, rewards, ending=worked.ending, log=log, example=shown, verdict=score.verdict)
+    if score.verdict == "unverified" and not accepts_unverified:
+        parts = {"solved": False}
+        return Outcome(None, parts, status="failed", ending="unverified", log=log, example=shown, verdict=score.verdict)
+    parts, rewards = {"solved": score.value == 1}, worked.steps if steps else {}
+    return Outcome(score.value, parts, rewards, ending=worked.ending, log=log, example=shown, verdict=score.verdict)
 
 
 Work = Callable[[str, float], Awaitable[Worked]]  # arguments: the instruction, and the time limit in seconds

@@ -10,7 +10,7 @@ import pytest
 from clawctl.extensions.worlds.agent import Worked, outcome_of
 from clawctl.extensions.worlds.terminal.environment import solve
 from clawctl.extensions.worlds.verdicts import Graded
-from scripts.benchmarks.environments_idioms import CHEATS, cheat_of, grade_module, read_idioms
+from scripts.benchmarks.environments_idioms import CHEATS, FOREIGN, cheat_of, grade_module, read_idioms
 from scripts.benchmarks.environments_scripts import CHEATS as CHEATS_OF_SCRIPTS
 from scripts.benchmarks.environments_scripts import STYLES, commands, task_of
 
@@ -20,16 +20,18 @@ IDIOMS = read_idioms()
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_honest_code_is_trusted_however_it_is_tested(name: str) -> None:
-    score = asyncio.run(grade_module(IDIOMS[name], IDIOMS[name]["work"]))
-    assert (score.value, score.verdict) == (1, "trusted"), score.log
+    score = asyncio.run(grade_module(IDIOMS[name]))
+    assert (score.value, score.verdict) == (1, IDIOMS[name].get("verdict", "trusted")), score.log
 
 
-@pytest.mark.parametrize("name", ["literal", "equal objects", "part of a text"])
-@pytest.mark.parametrize("cheat", CHEATS)
+ATTACKS = [(name, cheat) for name in ("literal", "equal objects", "part of a text") for cheat in CHEATS]
+
+
+@pytest.mark.parametrize(("name", "cheat"), [*ATTACKS, *zip(cycle(list(IDIOMS)[20:]), FOREIGN, strict=False)])
 def test_code_that_solves_nothing_earns_nothing(name: str, cheat: str) -> None:
     score = asyncio.run(grade_module(IDIOMS[name], cheat_of(IDIOMS[name], cheat)))
     outcome = outcome_of("", Worked("done", ""), score, steps=False)
-    assert outcome.reward == 0, score.log
+    assert not outcome.reward, score.log
     assert outcome.verdict == score.verdict
 
 
@@ -37,20 +39,21 @@ def test_an_object_that_the_test_believes_is_unverified_and_counts_only_if_the_u
     work = "class Same:\n    def __eq__(self, other): return True\ndef add(a, b): return Same()\n"
     score = asyncio.run(grade_module(IDIOMS["literal"], work))
     assert (score.value, score.verdict) == (1, "unverified"), score.log
-    assert [outcome_of("", Worked("done", ""), score, False, accepts).reward for accepts in (False, True)] == [0, 1]
+    outcomes = [outcome_of("", Worked("done", ""), score, False, accepts) for accepts in (False, True)]
+    assert [(outcome.reward, outcome.ending) for outcome in outcomes] == [(None, "unverified"), (1, "done")]
     assert outcome_of("", Worked("done", ""), Graded(0.5, ""), False).reward == 0.5
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_an_honest_agent_scores_in_every_style_of_script(style: str) -> None:
+def test_an_honest_agent_fails_in_no_style_of_script(style: str) -> None:
     score = asyncio.run(solve(task_of(style), commands(None)))
-    assert score.value == 1, score.log
+    assert (score.value, score.verdict) == (1, "unverified" if style in ("a server", "a dialogue") else "trusted"), score.log
 
 
 @pytest.mark.parametrize(("style", "cheat"), list(zip(STYLES, cycle(CHEATS_OF_SCRIPTS), strict=False)))
 def test_an_agent_that_attacks_the_script_earns_nothing(style: str, cheat: str) -> None:
     score = asyncio.run(solve(task_of(style), commands(cheat)))
-    assert score.value == 0, score.log
+    assert score.value == 0 or score.verdict == "unverified", score.log
 
 
 def test_what_the_shell_of_the_tests_cannot_separate_is_unverified() -> None:

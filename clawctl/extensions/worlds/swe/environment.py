@@ -45,7 +45,7 @@ class Swe(ShellEnvironment):
         super().__post_init__()
         folder = None if self.repositories is None else Path(self.repositories).expanduser()
         self._read = [] if self.path is None else read_rows(Path(self.path).expanduser(), folder)
-        self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
+        self.episode_s = max((task.agent_s + 3 * task.verdict_s for task in self._read), default=EPISODE_S)
         if self.examples and self._read:
             raise ClawError(
                 "examples are for drawn repositories: a row has a patch, and no commands", "leave out examples or path", 2

@@ -41,7 +41,7 @@ class Terminal(ShellEnvironment):
             cure = "use another kind of sandbox, or the environment swe or toolcall"
             raise ClawError(f"sandbox {self.kind.name}: tasks of `terminal` need /app and /tests, which it cannot provide", cure, 2)
         self._read = [] if self.path is None else read_tasks(Path(self.path).expanduser(), isinstance(self.kind, Container))
-        self.episode_s = max((task.agent_s + task.verdict_s for task in self._read), default=EPISODE_S)
+        self.episode_s = max((task.agent_s + 2 * task.verdict_s for task in self._read), default=EPISODE_S)
         self.show(self.tasks("train", self.examples, SHOWN), _solved)
 
     @staticmethod

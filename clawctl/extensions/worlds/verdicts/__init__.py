@@ -38,6 +38,21 @@ def nothing(reason: str) -> Graded:
     return Graded(0.0, reason)
 
 
+async def confirmed(apart: Graded, together: Callable[[], Awaitable[Graded]]) -> Graded:
+    """The verdict of tests apart from the graded code. What they find wrong there is confirmed with both in one sandbox.
+
+    If they find the code better there, it forged that, or they need what does not cross between two sandboxes. The verdict is then
+    unverified.
+    """
+    if apart.value == 1:
+        return apart
+    beside = await together()
+    if beside.value <= apart.value:
+        return apart
+    reason = "the tests succeed only in one sandbox with the graded code, which could have forged that"
+    return Graded(beside.value, f"not verified: {reason}\n{apart.log}", UNVERIFIED)
+
+
 async def grade_files(sandbox: Sandbox, grade: Callable[[bytes], Awaitable[Graded]]) -> Graded:
     """End the sandbox's processes and grade the tar of its files. 0 if the agent leaves nothing to grade."""
     try:

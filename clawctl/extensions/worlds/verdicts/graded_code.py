@@ -11,6 +11,7 @@ import asyncio
 import base64
 import builtins
 import contextlib
+import dataclasses
 import enum
 import errno
 import importlib
@@ -18,6 +19,7 @@ import importlib.util
 import inspect
 import io
 import json
+import logging
 import os
 import selectors
 import signal
@@ -25,6 +27,7 @@ import socket
 import subprocess
 import sys
 import threading
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -55,6 +58,14 @@ class GradedProcess:
         self.lines = connection.makefile("rw", encoding="utf-8", newline="\n")
         self.objects: dict[int, Any] = {}
         self.files = SharedFiles()
+        self.loop = asyncio.new_event_loop()
+        self.logged: list[list[Any]] = []  # records and warnings, for the tests
+        self.warned: list[list[Any]] = []
+        self.original: dict[tuple[str, str], Any] = {}  # what the tests have replaced in modules of the standard library
+        logging.basicConfig(handlers=[_Handler(self.logged)], level=1)
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, category, *_: self.warned.append([category, str(message)])
+        sys.stdin = _Input(self.from_reference({"callable": 0, "name": "readline"}))
 
     def serve(self) -> None:
         while line := self.lines.readline():
@@ -70,6 +81,11 @@ class GradedProcess:
         os.environ.update(request["environment"])
         with contextlib.suppress(OSError):
             os.chdir(request["folder"])
+        self.replace(request["replaced"])
+        for holder, name, content in map(self.decoded, request["contents"]):
+            container = getattr(holder, name)
+            container.clear()
+            container.extend(content) if isinstance(container, list) else container.update(content)
         printed, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             try:
@@ -77,7 +93,19 @@ class GradedProcess:
             except BaseException as error:  # noqa: BLE001 the graded code's, also SystemExit
                 message = {"raised": self.encoded(error)}
         states = self.states(request) if request["do"] in ("call", "special", "set", "delete") else []
-        return {**message, "states": states, "printed": [printed.getvalue(), errors.getvalue()]}
+        noted = {"logged": self.logged[:], "warned": [self.encoded(warning) for warning in self.warned]}
+        self.logged.clear()
+        self.warned.clear()
+        return {**message, **noted, "states": states, "printed": [printed.getvalue(), errors.getvalue()]}
+
+    def replace(self, replaced: list[Any]) -> None:
+        """Have functions of the standard library replaced as the tests have."""
+        wanted = {(module, name): self.decoded(value) for module, name, value in replaced}
+        for module, name in {*self.original, *wanted}:
+            place: Any = importlib.import_module(module)
+            before = self.original.setdefault((module, name), getattr(place, name, None))
+            setattr(place, name, wanted.get((module, name), before))
+        self.original = {key: value for key, value in self.original.items() if key in wanted}
 
     def states(self, request: dict[str, Any]) -> list[Any]:
         """The attributes of the objects that the request may have changed, which the tests compare with what they make later."""
@@ -105,6 +133,10 @@ class GradedProcess:
             sys.modules[arguments[0]] = module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             return module
+        if what == "subclass":
+            return type(*arguments)
+        if what == "reload":
+            return importlib.reload(*arguments)
         if what in ("digests", "write", "read", "program"):
             return getattr(self, what)(*arguments)
         target, *arguments = arguments
@@ -125,10 +157,17 @@ class GradedProcess:
                 return iter(list(target))  # type: ignore[call-overload]
             if not hasattr(type(target), name):
                 raise TypeError(f"{type(target).__name__!r} object does not support {name}")
-            return getattr(type(target), name)(target, *arguments)
+            return self.waited(getattr(type(target), name)(target, *arguments))
         options = {name: self.decoded(value) for name, value in request.get("options", {}).items()}
-        result = target(*arguments, **options)
-        return asyncio.run(result) if inspect.iscoroutine(result) else result
+        return self.waited(target(*arguments, **options))
+
+    def waited(self, result: Any) -> Any:
+        """The result, also of something that is awaited. All of it shares one event loop."""
+
+        async def wait() -> Any:
+            return await result
+
+        return self.loop.run_until_complete(wait()) if inspect.isawaitable(result) else result
 
     def digests(self) -> dict[str, str]:
         by_path: dict[str, str] = digests()
@@ -185,15 +224,24 @@ class GradedProcess:
         if "object" in reference:
             return self.objects[reference["object"]]
 
-        def callback(*arguments: Any, **options: Any) -> Any:
+        def ask(attribute: str | None, *arguments: Any, **options: Any) -> Any:
             encoded = {name: self.encoded(value) for name, value in options.items()}
-            self.answer({"callback": reference["callable"], "arguments": list(map(self.encoded, arguments)), "options": encoded})
-            reply = json.loads(self.lines.readline())
+            called = {"callback": reference["callable"], "attribute": attribute}
+            self.answer({**called, "arguments": list(map(self.encoded, arguments)), "options": encoded})
+            while "do" in (reply := json.loads(self.lines.readline())):  # what the tests ask before they answer
+                self.answer(self.result(reply))
             self.files.write(reply["files"])
             if "raised" in reply:
                 raise getattr(builtins, reply["raised"][0], RuntimeError)(reply["raised"][1])
             return self.decoded(reply["value"])
 
+        if reference["name"] is None:
+            return _Given(ask)
+
+        def callback(*arguments: Any, **options: Any) -> Any:
+            return ask(None, *arguments, **options)
+
+        callback.__name__ = callback.__qualname__ = reference["name"]
         return callback
 
     def encoded(self, value: Any) -> Any:
@@ -211,9 +259,12 @@ class GradedProcess:
             is_enum = isinstance(value, enum.EnumMeta)
             if value.__module__.split(".")[0] in _GIVEN and issubclass(value, BaseException):
                 described |= {"given": [value.__module__, value.__qualname__]}
-            return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum}
+            fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else None
+            return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum, "fields": fields}
         if inspect.isroutine(value):
-            return {**described, "function": getattr(value, "__name__", "?"), "async": inspect.iscoroutinefunction(value)}
+            more = [name for name in dir(value) if name[0] != "_" and callable(getattr(value, name))]  # of `lru_cache`
+            described |= {"async": inspect.iscoroutinefunction(value), "doc": inspect.getdoc(value), "functions": more}
+            return {**described, "function": getattr(value, "__name__", "?")}
         described |= {"type": self.encoded(type(value)), "callable": callable(value)}
         if (state := self.state(value)) is not None:
             described["state"] = state
@@ -225,6 +276,45 @@ class GradedProcess:
         if base is not None and (base not in (list, dict, set) or type(value).__module__.split(".")[0] in _GIVEN):
             described["plain"] = self.encoded(base(value))
         return described
+
+
+class _Handler(logging.Handler):
+    """Collects records as plain data."""
+
+    def __init__(self, records: list[list[Any]]) -> None:
+        super().__init__()
+        self.records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append([record.name, record.levelno, record.levelname, record.getMessage()])
+
+
+class _Input(io.TextIOBase):
+    """The standard input of the tests."""
+
+    def __init__(self, ask: Any) -> None:
+        self.ask = ask
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        return str(self.ask())
+
+    def read(self, size: int | None = -1) -> str:
+        return "".join(self)
+
+
+class _Given:
+    """An object of the tests."""
+
+    def __init__(self, ask: Any) -> None:
+        self.__dict__["_ask"] = ask
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self.__dict__["_ask"](None, *arguments, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self.__dict__["_ask"](name)
 
 
 def attributes(value: Any) -> dict[str, Any]:

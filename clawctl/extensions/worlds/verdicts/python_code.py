@@ -11,7 +11,7 @@ from typing import Any
 
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Ran, Sandbox, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, tar_of, without
-from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, confirmed, inside, nothing, shortened
 from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
@@ -59,20 +59,38 @@ async def run_pytest(
 ) -> Graded:
     """1 if each of the `wanted` tests (`tests/test_a.py::test_b`) passes in `code`, a tar made by `clean`; otherwise 0.
 
-    `tests` are the paths of test files in it. The verdict is unverified if a test believes what the code says of its own objects.
-    Raises SandboxFailed.
+    `tests` are the paths of test files in it. The verdict is unverified if a test believes what the code says of its own objects,
+    or passes only beside the code. Raises SandboxFailed.
     """
-    local = [f"{folder}/{path}" for path in sorted({*tests, *_folders_of(tests)})]
     limits = replace(limits, seconds=timeout + 30, network=False)
-    arguments = [f"{TOOLS}/run_tests.py", "--json", *sorted({name.split("::")[0] for name in wanted})]
+
+    async def together() -> Graded:
+        fixed = {f"{TOOLS}/{name}": inside(name) for name in ("run_tests.py", "crossing.py")}
+        async with open_sandbox(folder, limits, fixed, PYTEST) as sandbox:
+            return _graded(await _run(sandbox, _arguments(wanted, "--together"), code, b"", timeout), wanted, [])
+
+    return await confirmed(await _run_apart(code, tests, wanted, folder, limits, timeout), together)
+
+
+def _arguments(wanted: Sequence[str], *options: str) -> list[str]:
+    return [f"{TOOLS}/run_tests.py", *options, "--json", *sorted({name.split("::")[0] for name in wanted})]
+
+
+async def _run_apart(
+    code: bytes, tests: Collection[str], wanted: Sequence[str], folder: str, limits: Limits, timeout: float
+) -> Graded:
+    local = [f"{folder}/{path}" for path in sorted({*tests, *_folders_of(tests)})]
     try:
         async with (
             open_graded(without(code, set(tests)), folder, limits) as graded,
             open_linked(graded.socket, folder, limits, test_programs(kind_of(limits), local, ["/tmp"], ()), PYTEST) as sandbox,
         ):
-            ran = await _run(sandbox, arguments, code, b"", timeout)
+            return _graded(await _run(sandbox, _arguments(wanted), code, b"", timeout), wanted, graded.marks)
     except ValueError as error:
         return nothing(f"the snapshot does not fit: {error}")
+
+
+def _graded(ran: Ran | str, wanted: Sequence[str], marks: list[str]) -> Graded:
     if isinstance(ran, str):
         return nothing(ran)
     try:
@@ -83,7 +101,7 @@ async def run_pytest(
     missing = [name for name in wanted if not _among(name, report["passed"]) or _among(name, report["failed"])]
     if missing or "collection" in report["failed"]:
         return nothing(f"not passed: {', '.join(missing[:5])}\n{log}")
-    believed = graded.marks + [name for name in wanted if _among(name, report["unverified"])]
+    believed = marks + [name for name in wanted if _among(name, report["unverified"])]
     if believed:
         return Graded(1.0, f"these rest on what the code says of its own objects: {', '.join(believed[:5])}\n{log}", UNVERIFIED)
     return Graded(1.0, log)
@@ -98,7 +116,7 @@ def _folders_of(tests: Collection[str]) -> set[str]:
 
 
 def _among(name: str, others: Sequence[str]) -> bool:
-    return any(other == name or other.startswith(f"{name}[") for other in others)
+    return any(other == name or other.startswith((f"{name}[", f"{name}::")) for other in others)
 
 
 async def run_calls(code: bytes, calls: Sequence[Mapping[str, Any]], folder: str, limits: Limits, timeout: float) -> Graded:

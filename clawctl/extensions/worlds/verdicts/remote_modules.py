@@ -6,19 +6,27 @@ object that is no plain data is represented by a stand-in (`stand_ins.py`).
 
 import base64
 import builtins
+import contextlib
+import dataclasses
 import importlib.abc
 import importlib.machinery
 import json
+import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+import threading
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib import import_module
+from operator import is_not
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import NonCallableMock
 
-from boundary import mark  # type: ignore[import-not-found]  # beside this file
+from boundary import mark, own  # type: ignore[import-not-found]  # beside this file
 from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
 from numbers_in_shell import is_executed, is_file_executed, variables_of  # type: ignore[import-not-found]
 from stand_ins import OWN, RemoteModule, RemoteObject, RemoteType  # type: ignore[import-not-found]
@@ -38,7 +46,10 @@ class GradedSession:
         connection.connect(SOCKET)
         self._lines = connection.makefile("rw", encoding="utf-8", newline="\n")
         self._objects: dict[int, Any] = {}
-        self._callables: list[Callable[..., Any]] = []
+        self._callables: list[Any] = [_line_of_input]  # functions and objects of the tests
+        self._containers: dict[tuple[int, str], tuple[Any, Any, Any]] = {}  # of attributes: holder, container, what it held
+        self._lock = threading.RLock()  # a test may have several threads
+        self._standard = {name: dict(vars(sys.modules[name])) for name in sys.stdlib_module_names if name in sys.modules}
         self._files = SharedFiles()
         self.claims: list[str] = []  # what the graded code claimed since this list was cleared
         self._sent: dict[str, str] = {}  # digests of the files that the graded code has
@@ -71,9 +82,19 @@ class GradedSession:
 
     def ask(self, what: str, *arguments: Any, **options: Any) -> Any:
         """Let the graded code do something. Raises what it raises."""
+        with self._lock:
+            value = self._ask(what, *arguments, **options)
+            if what == "get" and type(value) in (list, dict, set):
+                self._containers[id(arguments[0]), arguments[1]] = (arguments[0], value, value.copy())
+            return value
+
+    def _ask(self, what: str, *arguments: Any, **options: Any) -> Any:
         encoded = {name: self._encoded(value) for name, value in options.items()}
-        self._send({"do": what, "arguments": list(map(self._encoded, arguments)), "options": encoded,
-                    "environment": dict(os.environ), "folder": os.getcwd()})  # fmt: skip
+        changed = {key: held for key, held in self._containers.items() if held[1] != held[2]}
+        self._containers |= {key: (holder, value, value.copy()) for key, (holder, value, _) in changed.items()}
+        contents = [self._encoded((holder, name, value)) for (_, name), (holder, value, _) in changed.items()]
+        self._send({"do": what, "arguments": list(map(self._encoded, arguments)), "options": encoded, "contents": contents,
+                    "replaced": list(self._replaced()), "environment": dict(os.environ), "folder": os.getcwd()})  # fmt: skip
         while "value" not in (reply := self._receive()) and "raised" not in reply:
             if "callback" in reply:
                 self._send(self._called_back(reply))
@@ -86,10 +107,25 @@ class GradedSession:
         out, errors = reply.get("printed", ("", ""))
         sys.stdout.write(out)
         sys.stderr.write(errors)
+        for name, level, level_name, text in reply.get("logged", []):
+            if (logger := logging.getLogger(name)).isEnabledFor(level):
+                logger.handle(logging.makeLogRecord({"name": name, "levelno": level, "levelname": level_name, "msg": text}))
+        for category, text in map(self._decoded, reply.get("warned", [])):
+            warnings.warn(text, category, stacklevel=3)
         if "raised" in reply:
             raised = self._decoded(reply["raised"])
             raise raised if isinstance(raised, BaseException) else RuntimeError(str(raised))
         return self._decoded(reply["value"])
+
+    def _replaced(self) -> Iterator[list[Any]]:
+        """Functions of the standard library that the tests have replaced by their own, or by mocks."""
+        for module, before in self._standard.items():
+            now = vars(sys.modules[module])
+            if len(now) == len(before) and not any(map(is_not, now.values(), before.values())):
+                continue
+            for name, value in list(now.items()):
+                if value is not before.get(name, value) and not name.startswith("_") and (_is_given(value) or _is_function(value)):
+                    yield [module, name, self._encoded(value)]
 
     def _show(self, stream: int, data: bytes) -> None:
         if is_executed(self._end_of_output + data, self._variables):
@@ -116,6 +152,11 @@ class GradedSession:
         try:
             options = {name: self._decoded(value) for name, value in reply["options"].items()}
             called = self._callables[reply["callback"]]
+            if (name := reply["attribute"]) is not None:
+                is_of_mocks = isinstance(called, NonCallableMock) and hasattr(type(called), name)
+                if name.startswith("_") or is_of_mocks or not _is_given(called):
+                    raise AttributeError(name)
+                return {"value": self._encoded(getattr(called, name))}
             return {"value": self._encoded(called(*map(self._decoded, reply["arguments"]), **options))}
         except Exception as error:  # noqa: BLE001 the test's own, which the graded code may expect
             return {"raised": [type(error).__name__, str(error)]}
@@ -127,10 +168,11 @@ class GradedSession:
         number = value.__dict__.get(f"{OWN}id") if hasattr(value, "__dict__") else None
         if number is not None:
             return {"object": number}
-        if not callable(value):
+        if not callable(value) and not _is_given(value):
             raise TypeError(f"a value of {type(value).__name__} cannot be given to the graded code")
-        self._callables.append(value)
-        return {"callable": len(self._callables) - 1}
+        at = next((at for at, known in enumerate(self._callables) if known is value), len(self._callables))
+        self._callables[at:] = self._callables[at:] or [value]
+        return {"callable": at, "name": None if _is_given(value) else str(getattr(value, "__name__", "callback"))}
 
     def _decoded(self, value: Any) -> Any:
         return decode(value, self._stand_in)
@@ -150,7 +192,11 @@ class GradedSession:
             return self._function(number, described)
         made = self._decoded(described["type"])
         if "exception" in described:
-            instance = made.__new__(made, *map(self._decoded, described["exception"]))
+            arguments = list(map(self._decoded, described["exception"]))
+            instance = made.__new__(made, *arguments)
+            if not isinstance(made, RemoteType):
+                with contextlib.suppress(TypeError):  # one with further arguments
+                    instance.__init__(*arguments)
         elif "plain" in described:
             instance = made.__new__(made, self._decoded(described["plain"]))
             if isinstance(instance, list | dict | set):
@@ -176,6 +222,10 @@ class GradedSession:
         if not any(issubclass(base, RemoteObject) for base in bases):
             bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
         attributes = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
+        if described["fields"] is not None:  # for `asdict` and `replace`
+            attributes["__dataclass_fields__"] = dataclasses.make_dataclass(
+                "Fields", map(str, described["fields"])
+            ).__dataclass_fields__
         try:
             return RemoteType(str(described["class"]), bases, attributes)
         except TypeError:  # bases that cannot be combined here
@@ -189,9 +239,30 @@ class GradedSession:
             return call(*arguments, **options)
 
         function = call_later if described["async"] else call
-        function.__name__ = str(described["function"])
+
+        def call_inner(name: str, *arguments: Any, **options: Any) -> Any:
+            return self.ask("call", self.ask("get", function, name), *arguments, **options)
+
+        function.__dict__.update({name: partial(call_inner, name) for name in described["functions"] if name[:1] != "_"})
+        function.__name__, function.__doc__ = str(described["function"]), described["doc"]
         function.__dict__[f"{OWN}id"] = number
         return function
+
+
+def _line_of_input() -> str:
+    """A line of what a test has put in the place of the standard input."""
+    return "" if sys.stdin is sys.__stdin__ else sys.stdin.readline()
+
+
+def _is_given(value: Any) -> bool:
+    """Whether this is a mock or an object of the tests, whose methods the graded code may call."""
+    file = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
+    return isinstance(value, NonCallableMock) or file.startswith("/tests/") or file in own("tests")
+
+
+def _is_function(value: Any) -> bool:
+    file = getattr(getattr(value, "__code__", None), "co_filename", "")
+    return file.startswith("/tests/") or file in own("tests")
 
 
 class _LoaderOfFile(importlib.abc.Loader):
@@ -238,7 +309,9 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        pass
+        if self.session is not None and module.__dict__.get(f"{OWN}loaded"):
+            self.session.ask("reload", module)
+        module.__dict__[f"{OWN}loaded"] = True
 
     def at(self, path: str) -> importlib.abc.Loader:
         """A loader of the module in this file of the graded code."""

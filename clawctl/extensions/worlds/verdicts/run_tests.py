@@ -1,9 +1,9 @@
 """Runs pytest in a verdict's sandbox. Only pytest, the tests and the standard library are imported here.
 
-    run_tests.py [--json] [PYTEST ARGUMENTS]
+    run_tests.py [--together] [--json] [PYTEST ARGUMENTS]
 
 The modules under test run in another sandbox (`remote_modules.py`), so the graded code can neither read the tests nor change what
-is reported.
+is reported. `--together`: they are imported here, and what is reported may be forged.
 """
 
 import hashlib
@@ -19,22 +19,26 @@ _LOG = 8000
 
 
 def main(arguments: list[str]) -> None:
+    is_together = arguments[:1] == ["--together"]
+    arguments = arguments[is_together:]
     as_json = arguments[:1] == ["--json"]
     report_fd = os.dup(1)
     sys.path[:] = [SITE, *(path for path in sys.path if path != OWN), OWN]
     sys.dont_write_bytecode = True
     import pytest
-    from boundary import install  # type: ignore[import-not-found]
 
-    finder = make_finder()
-    install(finder)
+    finder = None if is_together else make_finder()
+    if finder is not None:
+        from boundary import install  # type: ignore[import-not-found]
+
+        install(finder)
     root = os.getcwd()
     sys.path += [root, f"{root}/src"]
     for name in set(os.environ) - {"PATH", "HOME", "LANG", "TERM"} if as_json else ():
         del os.environ[name]
     os.environ |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     reporter = Reporter(finder)
-    if not as_json:
+    if not as_json and not is_together:
         refuse_graded_tests(arguments)
     fixed = ["-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", f"--basetemp={tempfile.mkdtemp()}/pytest"]
     options = [*fixed, *(["--rootdir", root, "-q", "--color=no"] if as_json else []), *_without_plugins(arguments[as_json:])]
@@ -101,14 +105,17 @@ class Reporter:
         self._all_unverified = False
 
     def pytest_collection_finish(self) -> None:
-        self._all_unverified = bool(self._finder.take_claims())  # by an import, a decorator or a parameter
+        self._all_unverified = self._has_claims()  # by an import, a decorator or a parameter
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         passed = report.outcome == "passed" and not hasattr(report, "wasxfail")
-        if self._finder.take_claims() or (self._all_unverified and report.when == "call"):
+        if self._has_claims() or (self._all_unverified and report.when == "call"):
             self.results["unverified"].append(report.nodeid)
         if report.when == "call" or not passed:
             self.results["passed" if passed else "failed"].append(report.nodeid)
+
+    def _has_claims(self) -> bool:
+        return self._finder is not None and bool(self._finder.take_claims())
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:

@@ -15,13 +15,20 @@ _FORWARDED = (
     *("len", "iter", "next", "getitem", "setitem", "delitem", "call", "enter", "exit", "str", "format", "reversed", "bytes"),
     *("fspath", "int", "float", "index", "complex", "round", "abs", "neg", "pos", "invert", "trunc", "floor", "ceil", "divmod"),
     *(f"{side}{name}" for name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow") for side in ("", "r", "i")),
-    *("lshift", "rshift", "and", "or", "xor"),
+    *("lshift", "rshift", "and", "or", "xor", "aiter"),
 )
 _CLAIMS = ("lt", "le", "gt", "ge", "contains")
 
 
 class RemoteType(type):
-    """A class of the graded code. Its instances are made there."""
+    """A class of the graded code. Its instances are made there, and so is a subclass that a test defines."""
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
+        session = next((base._clawctl_session for base in bases if isinstance(base, RemoteType) and base is not RemoteObject), None)
+        if f"{OWN}id" in members or session is None:
+            return super().__new__(mcs, name, bases, members)
+        kept = {key: value for key, value in members.items() if key not in ("__qualname__", "__module__", "__classcell__")}
+        return session.ask("subclass", name, bases, kept)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         made = cls._clawctl_session.ask("call", cls, *arguments, **options)
@@ -94,9 +101,12 @@ class RemoteObject(metaclass=RemoteType):
         plain = session.ask("plain", self)
         if plain is not None and not isinstance(other, RemoteObject):
             return bool(plain == other)
-        if type(self) is type(other) and _are_same(self, other):
+        are_same = _are_same(self, other) if type(self) is type(other) else None
+        if are_same:
             return True
         answer = session.ask("special", self, "__eq__", other) is True
+        if are_same is answer:
+            return False
         session.claims.append(f"an object of {type(self).__name__} is {'equal' if answer else 'not equal'}")
         return answer
 
@@ -104,16 +114,17 @@ class RemoteObject(metaclass=RemoteType):
         return not self == other
 
 
-def _are_same(first: Any, second: Any) -> bool:
-    """Whether two objects have the same attributes, one of which the test made itself, after the other one had got its own.
+def _are_same(first: Any, second: Any) -> bool | None:
+    """Whether two objects have the same attributes, one of which the test made itself, after the other one had got its own. None
+    if that is not known.
 
     The graded code could give an object that is made later the attributes that the test gave to the first.
     """
     for made, other in ((first, second), (second, first)):
         at, state = other.__dict__.get(f"{OWN}state", (0, None))
-        if at <= made.__dict__.get(f"{OWN}made", -1) and state is not None and _state(made) == state == _state(other, state):
-            return True
-    return False
+        if at <= made.__dict__.get(f"{OWN}made", -1) and state is not None and None not in (_state(made), _state(other, state)):
+            return _state(made) == state
+    return None
 
 
 def _state(value: Any, state: Any = None) -> dict[str, Any] | None:
@@ -154,6 +165,18 @@ def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
 
 for _name in (*_FORWARDED, *_CLAIMS):
     type.__setattr__(RemoteObject, f"__{_name}__", _forward(f"__{_name}__", _name in _CLAIMS))
+
+
+def _forward_later(name: str) -> Callable[..., Any]:
+    async def call(self: RemoteObject, *arguments: Any) -> Any:
+        given = [None if name == "__aexit__" else value for value in arguments]
+        return type(self)._clawctl_session.ask("special", self, name, *given)
+
+    return call
+
+
+for _name in ("__aenter__", "__aexit__", "__anext__"):
+    type.__setattr__(RemoteObject, _name, _forward_later(_name))
 
 
 class RemoteModule(ModuleType):

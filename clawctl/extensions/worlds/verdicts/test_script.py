@@ -10,13 +10,14 @@ import json
 import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, SandboxKind, SandboxOver, kind_of
+from clawctl.extensions.worlds.sandbox import HOME, TOOLS, Limits, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of
-from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, inside, nothing, shortened
+from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, confirmed, inside, nothing, shortened
 from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
 from clawctl.extensions.worlds.verdicts.numbers_in_shell import is_file_executed, variables_of
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
@@ -40,10 +41,10 @@ exit $missing
 """
 
 
-def programs(kind: SandboxKind) -> dict[str, bytes]:
-    """Programs that come first on the path of a test script, by path."""
+def programs(kind: SandboxKind, option: str = "") -> dict[str, bytes]:
+    """Programs that come first on the path of a test script, by path. `option`: one of `run_tests.py`."""
     python = kind.python()
-    tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py "$@"\n'
+    tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py {option} "$@"\n'
     runner = """#!/bin/bash
 while [ $# -gt 0 ]; do
   case "$1" in
@@ -100,44 +101,83 @@ async def run_script(
 ) -> Graded:
     """Run `tests/test.sh` on a snapshot. `variables` are the task's variables, and `seed` its files. Raises SandboxFailed."""
     limits = replace(limits, seconds=timeout + 30, network=False)
-    folders, kind = [folder, "/tmp", HOME], kind_of(limits)
-    fixed = {**test_programs(kind, [], folders, languages(snapshot, seed, tests)), **programs(kind)}
+    kept = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
+    apart = await _run_apart(tests, snapshot, folder, limits, timeout, kept, seed)
+    return await confirmed(apart, partial(_run_together, tests, snapshot, folder, limits, timeout, kept))
+
+
+async def _run_together(
+    tests: Mapping[str, bytes], snapshot: bytes, folder: str, limits: Limits, timeout: float, variables: Mapping[str, str]
+) -> Graded:
+    kind = kind_of(limits)
+    fixed = {**programs(kind, "--together"), **{f"{TOOLS}/{name}": inside(name) for name in ("run_tests.py", "crossing.py")}}
     fixed |= {f"/tests/{name}": content for name, content in tests.items()}
-    code = data_of(snapshot, tests)
-    kept_variables = {name: value for name, value in variables.items() if name not in ("BASH_ENV", "TEST_DIR", "HOME")}
     try:
-        async with (
-            open_graded(snapshot, folder, limits, {**kept_variables, "CLAWCTL_FOLDERS": ":".join(folders)}) as graded,
-            open_linked(graded.socket, folder, limits, fixed, PYTEST) as sandbox,
-        ):
-            await sandbox.put(code)
-            sandbox.define({**kept_variables, "CLAWCTL_FOLDERS": ":".join(folders)})
-            environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
-            environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
-            confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
-            ran = await sandbox.run(confined, timeout=timeout, environment=environment)
-            if ran.timed_out:
-                return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
-            if ran.code < 0:
-                return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
-            await sandbox.end_processes()
-            for name in _reward_files(tests):
-                verdict_text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
-                if verdict_text.code == 0:
-                    break
+        async with open_sandbox(folder, limits, fixed, PYTEST) as sandbox:
+            await sandbox.put(snapshot)
+            sandbox.define(variables)
+            return await _rewarded(sandbox, ["/bin/bash", "/tests/test.sh"], tests, timeout, {"TEST_DIR": "/tests"})
     except ValueError as error:
         return nothing(f"the snapshot does not fit: {error}")
     except SandboxOver as error:
         return nothing(f"the tests ended the sandbox: {error}")
-    score = _number(verdict_text.output) if verdict_text.code == 0 else None
+
+
+async def _rewarded(
+    sandbox: Sandbox, command: list[str], tests: Mapping[str, bytes], timeout: float, environment: Mapping[str, str]
+) -> Graded:
+    """Run the script and read the reward that it leaves. Raises SandboxOver."""
+    ran = await sandbox.run(command, timeout=timeout, environment=environment)
+    if ran.timed_out:
+        return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
+    if ran.code < 0:
+        return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
+    await sandbox.end_processes()
+    for name in _reward_files(tests):
+        text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
+        if text.code == 0:
+            break
+    score = _number(text.output) if text.code == 0 else None
     if score is None:
         return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
+    return Graded(score, shortened(ran.output))
+
+
+async def _run_apart(
+    tests: Mapping[str, bytes],
+    snapshot: bytes,
+    folder: str,
+    limits: Limits,
+    timeout: float,
+    variables: Mapping[str, str],
+    seed: Mapping[str, bytes],
+) -> Graded:
+    folders, kind = [folder, "/tmp", HOME], kind_of(limits)
+    fixed = {**test_programs(kind, [], folders, languages(snapshot, seed, tests)), **programs(kind)}
+    fixed |= {f"/tests/{name}": content for name, content in tests.items()}
+    code = data_of(snapshot, tests)
+    known = {**variables, "CLAWCTL_FOLDERS": ":".join(folders)}
+    try:
+        async with (
+            open_graded(snapshot, folder, limits, known) as graded,
+            open_linked(graded.socket, folder, limits, fixed, PYTEST) as sandbox,
+        ):
+            await sandbox.put(code)
+            sandbox.define(known)
+            environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
+            environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
+            confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
+            score = await _rewarded(sandbox, confined, tests, timeout, environment)
+    except ValueError as error:
+        return nothing(f"the snapshot does not fit: {error}")
+    except SandboxOver as error:
+        return nothing(f"the tests ended the sandbox: {error}")
     shell = variables_of(text.decode(errors="replace") for name, text in tests.items() if name.endswith(".sh"))
     if any(is_file_executed(path, content, shell) for path, content in files_of(code).items()):
         graded.marks.append("a file has a text that a shell would execute where it expects a number")
-    if score and graded.marks:
-        return Graded(score, f"not verified: {graded.marks[0]}\n{shortened(ran.output)}", UNVERIFIED)
-    return Graded(score, shortened(ran.output))
+    if score.value and graded.marks:
+        return Graded(score.value, f"not verified: {graded.marks[0]}\n{score.log}", UNVERIFIED)
+    return score
 
 
 def _reward_files(tests: Mapping[str, bytes]) -> tuple[str, ...]:

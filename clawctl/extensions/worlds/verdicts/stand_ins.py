@@ -123,7 +123,7 @@ def _are_same(first: Any, second: Any) -> bool | None:
     for made, other in ((first, second), (second, first)):
         at, state = other.__dict__.get(f"{OWN}state", (0, None))
         if at <= made.__dict__.get(f"{OWN}made", -1) and state is not None and None not in (_state(made), _state(other, state)):
-            return _state(made) == state
+            return bool(_state(made) == state)
     return None
 
 

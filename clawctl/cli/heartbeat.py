@@ -18,7 +18,8 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\r")  # `clawctl.printing` has m
 @contextmanager
 def heartbeat(command: str) -> Iterator[None]:
     """Beat for the duration of the block, if stderr is a terminal and `command` has no display of its own."""
-    if command in _OWN_DISPLAY or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or "LOCAL_RANK" in os.environ:
+    has_own_display = command in _OWN_DISPLAY and "--estimate" not in sys.argv
+    if has_own_display or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or "LOCAL_RANK" in os.environ:
         yield
         return
     beating = _Heartbeat(command)

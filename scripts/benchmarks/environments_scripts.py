@@ -92,7 +92,8 @@ CHEATS = {  # run.sh, and calc.py
 
 def task_of(style: str) -> HarborTask:
     tests = {"test.sh": f"#!/bin/bash\ncd /app\n{STYLES[style]}\n", **_TESTS}
-    return HarborTask("style-1", "", {name: text.encode() for name, text in tests.items()}, agent_s=20.0, verdict_s=60.0)
+    limit = 15.0 if style == "a dialogue" else 60.0  # apart from the program a dialogue never ends
+    return HarborTask("style-1", "", {name: text.encode() for name, text in tests.items()}, agent_s=20.0, verdict_s=limit)
 
 
 def commands(cheat: str | None) -> str:

@@ -24,10 +24,10 @@ practice: {idle_s: 1}
 _QUESTIONS = ("What is the capital of France?", "Name three fruits.", "How do I boil an egg?", "Why is the sky blue?")
 _BEFORE = (
     "docs clients", "recipe check recipe.yaml", "doctor --recipe recipe.yaml", "collect --once --end-sessions", "judge --once",
-    "calibrate --ratings", "keys add anna", "notes add Short. --user anna", "notes list", "train --max-steps 1", "train --estimate",
+    "calibrate --ratings", "keys add anna", "notes add Short. --key anna", "notes list", "train --max-steps 1", "train --estimate",
     "policies list", "eval --version 1 --against 0", "play practice --option note=Short. --tasks 1 --attempts 1",
     "practice --once --when always --steps 1", "inspect sessions", "inspect turns", "inspect policies", "inspect better",
-    "inspect health", "inspect data", "inspect report report.png", "export turns.jsonl",
+    "inspect health", "inspect data", "inspect report --out report", "export turns.jsonl",
     "export merged --adapter merged --version 1",
     "export peft --adapter peft --version 1", "import turns.jsonl --run other", "inspect compare run other", "connect aider",
     "up recipe.yaml --estimate", "policies rollback 0", "retention --dry-run", "forget --user anna --dry-run",

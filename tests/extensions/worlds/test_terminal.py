@@ -86,7 +86,8 @@ FORGERIES = {
 @pytest.mark.parametrize("name", FORGERIES)
 def test_a_forged_verdict_is_worth_nothing(tmp_path: Path, name: str) -> None:
     task = read_task(harbor_folder(tmp_path / "add"))
-    assert asyncio.run(solve(task, FORGERIES[name])).value == 0
+    score = asyncio.run(solve(task, FORGERIES[name]))
+    assert score.value == 0 or score.verdict == "unverified", score.log
 
 
 @needs_sandbox

@@ -1,7 +1,5 @@
 """What a Dockerfile does, where no image is built: folder, files, commands and variables. Everything else needs an image.
 
-`dockerfile-parse` 2.0.1 would replace about 30 of these 170 lines (instructions and variables), and does not read here-documents.
-
 The base image has to be a plain system. Commands run later, in a sandbox that shows this machine's programs and has no network.
 """
 

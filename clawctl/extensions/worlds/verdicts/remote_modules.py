@@ -223,9 +223,8 @@ class GradedSession:
             bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
         attributes = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
         if described["fields"] is not None:  # for `asdict` and `replace`
-            attributes["__dataclass_fields__"] = dataclasses.make_dataclass(
-                "Fields", map(str, described["fields"])
-            ).__dataclass_fields__
+            made: Any = dataclasses.make_dataclass("Fields", map(str, described["fields"]))
+            attributes["__dataclass_fields__"] = made.__dataclass_fields__
         try:
             return RemoteType(str(described["class"]), bases, attributes)
         except TypeError:  # bases that cannot be combined here

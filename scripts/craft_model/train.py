@@ -22,10 +22,7 @@ from scripts.tiny_models.transformer import Shape, Transformer
 CORPORA = {"crafts": corpus.documents, "pages": pages.documents}
 SHAPE = Shape(hidden=128, layers=4, heads=4, kv_heads=2, head_dim=32, mlp=512, context=8192)
 PER_ROW = {"crafts": 3.3, "pages": 3.6}  # documents per row of 512 tokens
-STEPS = {
-    "crafts": 4500,
-    "pages": 3600,
-}  # copying a new word exactly takes the most: at half of them a fifth of new labels were wrong
+STEPS = {"crafts": 4500, "pages": 3600}  # for copying new words: at half of them a fifth of new labels were wrong
 
 
 def rows_of(docs: list[Document], tokenizer: Tokenizer, seed: int) -> list[Row]:

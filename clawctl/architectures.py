@@ -17,10 +17,10 @@ def skeleton(path: str) -> Any:
 
     from clawctl.vision.tower import model_class
 
-    known = json.loads(KNOWN.read_text())
+    recorded = json.loads(KNOWN.read_text())
     try:
-        if path in known and not Path(path).exists():
-            config = AutoConfig.for_model(**known[path])
+        if path in recorded and not Path(path).exists():
+            config = AutoConfig.for_model(**recorded[path])
         else:
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):

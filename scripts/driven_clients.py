@@ -78,8 +78,8 @@ class Stage:
             for line in path.read_bytes().splitlines():
                 with suppress(orjson.JSONDecodeError):
                     request = orjson.loads(line)
-                    place = place_of(request["messages"])
-                    if place and place[:2] == (talk, int(number)):
+                    position = place_of(request["messages"])
+                    if position and position[:2] == (talk, int(number)):
                         ended = request["response"] and not request["response"].get("tool_calls")
                         if ended or not answered:
                             return True

@@ -107,7 +107,7 @@ class Gateway:
         elif request.path_params["path"].endswith("save_weights_for_sampler"):
             saved = httpx.Response(200, text=body).json()
             self._models[saved["path"]] = saved["model_id"]
-        text = _PATH.sub(lambda found: f"{ACCOUNT}/run-{found[1]}{'0' * 24}/{found[2]}", answer.text)
+        text = _PATH.sub(lambda match: f"{ACCOUNT}/run-{match[1]}{'0' * 24}/{match[2]}", answer.text)
         return Response(
             text.replace('"session_id":"session_', '"session_id":"ts-session_'), answer.status_code, media_type="application/json"
         )

@@ -109,23 +109,23 @@ def learn(circle: Circle, wish: str, anyway: bool) -> None:
     show(circle, note, meets, columns, time.monotonic() - began)
 
 
-def understood(told: Sequence[str], meets: Callable[[str], bool] | None) -> bool:
+def understood(answers: Sequence[str], meets: Callable[[str], bool] | None) -> bool:
     """Whether the untrained model follows the wish when it is told. Says so, with two answers."""
     requests = lines("new_requests.txt")
     if meets is None:
         console.print("No rule here reads this wish, so you have to judge yourself. With the note, the model answers:")
-    elif (count := sum(map(meets, told))) >= UNDERSTOOD * len(told):
-        console.print(f"With the note, the untrained model does it in {count} of {len(told)} answers.")
+    elif (count := sum(map(meets, answers))) >= UNDERSTOOD * len(answers):
+        console.print(f"With the note, the untrained model does it in {count} of {len(answers)} answers.")
         return True
     else:
-        console.print(not_understood(count, len(told)))
-    for request, answer in list(zip(requests, told, strict=False))[:2]:
+        console.print(not_understood(count, len(answers)))
+    for request, answer in list(zip(requests, answers, strict=False))[:2]:
         console.print(f"  {request}\n    [dim]{brief(answer)}[/dim]")
     return meets is None
 
 
-def not_understood(count: int, told: int) -> str:
-    return f"The model does not understand this wish even when told ({count} of {told} answers), so it is not practised:"
+def not_understood(count: int, total: int) -> str:
+    return f"The model does not understand this wish even when told ({count} of {total} answers), so it is not practised:"
 
 
 def agrees(question: str) -> bool:
@@ -208,16 +208,16 @@ def chat(circle: Circle) -> None:
     """A conversation at the keyboard. A wish holds from the next answer, and is practised while you rest."""
     print("Ask anything. `/remember WORDS` says what you want of every answer, /before shows version 0, Ctrl-D ends.")
     talk(circle, None)
-    asked = ""
+    prompt = ""
     while True:
         try:
             text = input(f"[{state(circle)}] you: ").strip()
         except (EOFError, KeyboardInterrupt):
             return
-        if text == "/before" and asked:
-            print(f"version 0: {circle.answers(0, [circle.told(asked)], 256)[0]}")
+        if text == "/before" and prompt:
+            print(f"version 0: {circle.answers(0, [circle.told(prompt)], 256)[0]}")
         elif text:
-            asked = text
+            prompt = text
             print(say(circle, text, f"talk-{uuid4().hex}")[0])
 
 

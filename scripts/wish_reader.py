@@ -44,12 +44,12 @@ def languages() -> dict[str, set[str]]:
     return {name: set(words.split()) for name, _, words in rows}
 
 
-def _in_language(own: set[str]) -> Callable[[str], bool]:
-    others = [words for words in languages().values() if words != own]
+def _in_language(vocabulary: set[str]) -> Callable[[str], bool]:
+    others = [words for words in languages().values() if words != vocabulary]
 
     def meets_wish(answer: str) -> bool:
         words = words_of(answer)
-        count, most = sum(word in own for word in words), max(sum(word in other for word in words) for other in others)
+        count, most = sum(word in vocabulary for word in words), max(sum(word in other for word in words) for other in others)
         return count > most and count >= max(1, len(words) // 8)
 
     return meets_wish

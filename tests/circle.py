@@ -75,10 +75,10 @@ def wait_until_served(run: RunDir, process: "subprocess.Popen[bytes] | forked.Co
 def wait_for(condition: Callable[[], Any], seconds: float, what: str, folder: Path) -> Any:
     """Poll for something that processes do; on failure show the end of their log."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s\n" + (folder / "up.log").read_text()[-4000:]
         time.sleep(0.1)
-    return found
+    return result
 
 
 def stage(family: psutil.Process, name: str) -> psutil.Process | None:

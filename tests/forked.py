@@ -107,8 +107,8 @@ def _serve_models(from_parent: socket.socket) -> None:
 def _start(
     arguments: list[str], outputs: tuple[Path, Path], environment: Mapping[str, str], work: Callable[[list[str]], None] = _command
 ) -> ForkServerProcess:
-    words = (work, arguments, os.getcwd(), {**os.environ, **environment}, outputs)
-    process = CONTEXT.Process(target=_run, args=words, daemon=work is _command)  # a daemon may have no children
+    values = (work, arguments, os.getcwd(), {**os.environ, **environment}, outputs)
+    process = CONTEXT.Process(target=_run, args=values, daemon=work is _command)  # a daemon may have no children
     process.start()
     return process
 
@@ -149,21 +149,21 @@ def run(*arguments: object, timeout_s: float = 120, **environment: str) -> subpr
     """`clawctl ARGUMENTS` from beginning to end, as `subprocess.run` does it with the output captured."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder, "stdout"), Path(folder, "stderr")
-        words = [str(argument) for argument in arguments]
-        process = _start(words, outputs, environment)
+        command = [str(argument) for argument in arguments]
+        process = _start(command, outputs, environment)
         process.join(timeout_s)
         if process.exitcode is None:
             process.kill()
-            raise subprocess.TimeoutExpired(words, timeout_s)
-        return subprocess.CompletedProcess(words, process.exitcode, *(path.read_text() for path in outputs))
+            raise subprocess.TimeoutExpired(command, timeout_s)
+        return subprocess.CompletedProcess(command, process.exitcode, *(path.read_text() for path in outputs))
 
 
 def start_ranks(arguments: list[str], log: Path, count: int) -> list[ForkServerProcess]:
     """The same on several ranks, as torchrun starts them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    return [start(arguments, log, **place, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    return [start(arguments, log, **rendezvous, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(count)]
 
 
 def start_torchrun(arguments: list[str], log: Path, **environment: str) -> ForkServerProcess:

@@ -301,8 +301,8 @@ def test_an_environment_is_a_client_of_the_server_and_imports_no_stage() -> None
 
 def test_an_environment_is_reached_by_its_name_in_the_registry_alone() -> None:
     """No module of clawctl outside an environment imports it: `toolcall` is found as any other one is."""
-    own = ROOT / "extensions" / "worlds"
-    others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
+    worlds = ROOT / "extensions" / "worlds"
+    others = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(worlds)]
     imports = re.compile(r"^\s*(from|import) clawctl\.extensions\.worlds", re.MULTILINE)
     assert [file for file in others if imports.search(file.read_text())] == []
 

@@ -22,8 +22,8 @@ def exchanges(run: RunDir) -> list[dict[str, object]]:
     return [orjson.loads(line) for path in sorted(run.captures.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
-def say(at: Terminal, words: str, shown: str) -> None:
-    at.say(words)
+def say(at: Terminal, text: str, shown: str) -> None:
+    at.say(text)
     deadline = time.monotonic() + _PATIENCE_S
     while shown not in at.text():
         assert time.monotonic() < deadline, at.text()
@@ -45,8 +45,8 @@ def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_p
             say(at, "/what", "begin another conversation")
             at.say("/quit")
             assert at.wait(_PATIENCE_S) == 0
-        asked = exchanges(run)
-        assert [len(exchange["messages"]) for exchange in asked] == [1, 3, 1]  # type: ignore[arg-type]
+        exchanged = exchanges(run)
+        assert [len(exchange["messages"]) for exchange in exchanged] == [1, 3, 1]  # type: ignore[arg-type]
         (rating,) = [orjson.loads(line) for path in run.feedback.glob("*.jsonl") for line in path.read_bytes().splitlines()]
         assert (rating["rating"], rating["comment"]) == (-1, "Be formal.")
         assert "Answer in one sentence." in forked.run("notes", "list", "--run", run.root).stdout
@@ -58,14 +58,14 @@ def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_p
     assert len({turn.session_id for turn in turns}) == 2
 
 
-@pytest.mark.parametrize(("words", "version", "shown"), [("[[say:hi]]\n[[say:ho]]\n", 0, "hi\nho\n"), ("x\n", 7, "")])
-def test_lines_of_a_pipe_are_messages_and_a_refusal_is_said(tmp_path: Path, words: str, version: int, shown: str) -> None:
+@pytest.mark.parametrize(("text", "version", "shown"), [("[[say:hi]]\n[[say:ho]]\n", 0, "hi\nho\n"), ("x\n", 7, "")])
+def test_lines_of_a_pipe_are_messages_and_a_refusal_is_said(tmp_path: Path, text: str, version: int, shown: str) -> None:
     run = open_run(tmp_path / "run")
     command = [sys.executable, "-m", "clawctl", "chat", "--run", str(run.root), "--version", str(version)]
     with serving(run):
-        done = subprocess.run(command, input=words, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
         assert done.stdout.replace("\n\n", "\n").lstrip() == shown
         assert ("version 7" in done.stderr or "@7" in done.stderr) == (version == 7)
-    gone = subprocess.run(command, input=words, capture_output=True, text=True, check=False)
+    gone = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert gone.returncode == 1
     assert "start it: clawctl start" in gone.stderr

@@ -30,8 +30,8 @@ from tests import forked
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
 
-def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return forked.run(*words)
+def clawctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return forked.run(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_each_command_has_an_example_that_parses() -> None:
 
 
 def test_a_shell_completes_commands_and_options() -> None:
-    for words, expected in (("clawctl st", ["start"]), ("clawctl keys rot", ["rotate"]), ("clawctl chat --ver", ["--version"])):
-        asked = {"_CLAWCTL_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    for line, expected in (("clawctl st", ["start"]), ("clawctl keys rot", ["rotate"]), ("clawctl chat --ver", ["--version"])):
+        variables = {"_CLAWCTL_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
         program = Path(sys.executable).with_name("clawctl")
-        done = subprocess.run([program], capture_output=True, text=True, check=True, env={**os.environ, **asked})
+        done = subprocess.run([program], capture_output=True, text=True, check=True, env={**os.environ, **variables})
         assert done.stdout.split() == expected
 
 
@@ -187,7 +187,7 @@ def test_an_error_about_a_wrong_option_names_the_command_line_and_not_the_recipe
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["--port", "99999"], "serve.port: input should be less than or equal to 65535, not 99999"),
         (["--log-level", "loud"], "there is no log level 'loud'"),
@@ -196,9 +196,9 @@ def test_an_error_about_a_wrong_option_names_the_command_line_and_not_the_recipe
     ],
 )
 def test_a_port_or_log_level_that_cannot_be_is_refused_before_anything_is_made(
-    tmp_path: Path, words: list[str], problem: str
+    tmp_path: Path, arguments: list[str], problem: str
 ) -> None:
-    assert_problem(clawctl("serve", *words, "--run", str(tmp_path / "run")), 2, problem, "")
+    assert_problem(clawctl("serve", *arguments, "--run", str(tmp_path / "run")), 2, problem, "")
     assert not (tmp_path / "run").exists()
 
 
@@ -285,7 +285,7 @@ def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_
     run = str(open_run(tmp_path / "run").root)
     assert clawctl("import", str(lines), "--run", run).returncode == 0
     environment = {**os.environ, "LD_PRELOAD": str(library), "CLAWCTL_API_KEY": "key"}
-    for words in (("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes")):
-        command = [*CLAWCTL, *words, "--run", run]
+    for arguments in (("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes")):
+        command = [*CLAWCTL, *arguments, "--run", run]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
         assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")

@@ -192,7 +192,7 @@ def test_beside_a_control_text_everything_is_encoded_as_ever(kind: str) -> None:
 
     plain, spelled = asked("x"), asked("<|im_start|>")
     same = next((i for i, (a, b) in enumerate(zip(plain, spelled, strict=False)) if a != b), len(plain))
-    end = len(plain) - max(i for i, each in enumerate(plain) if each == named_id(tokenizer, "eos_token"))  # of the last message
+    end = len(plain) - max(i for i, token in enumerate(plain) if token == named_id(tokenizer, "eos_token"))  # of the last message
     assert end + same >= len(plain) - 2
     assert spelled[-end:] == plain[-end:]
 

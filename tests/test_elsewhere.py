@@ -25,8 +25,8 @@ class Done:
     stderr: str
 
 
-def clawctl(*words: str, **environment: str) -> Done:
-    done = CliRunner().invoke(app, list(words), env=environment)
+def clawctl(*arguments: str, **environment: str) -> Done:
+    done = CliRunner().invoke(app, list(arguments), env=environment)
     if isinstance(done.exception, ClawError):
         return Done(done.exception.exit_code, done.stdout, f"{done.stderr}{done.exception.problem}\n{done.exception.fix}")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
@@ -111,7 +111,7 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "problem"),
+    ("arguments", "problem"),
     [
         (["train", "--learning-rate", "1"], "has no option --learning-rate"),
         (["train", "--metod", "opd"], "did you mean --method?"),
@@ -121,11 +121,11 @@ def test_commands_follow_the_variables(tmp_path: Path) -> None:
         (["recipe", "convert", "other.yaml"], "No such command 'convert'"),
     ],
 )
-def test_without_the_extension_unknown_names_get_the_ordinary_message(tmp_path: Path, words: list[str], problem: str) -> None:
+def test_without_the_extension_unknown_names_get_the_ordinary_message(tmp_path: Path, arguments: list[str], problem: str) -> None:
     (tmp_path / "key.yaml").write_text("train: {methd: opd}\n")
     (tmp_path / "other.yaml").write_text("training: {learning_rate: 1e-6}\n")
     code = "import sys; sys.modules['clawctl.extensions.migrate'] = None; from clawctl.cli import main; main()"
-    command = [sys.executable, "-W", "ignore", "-c", code, *words]
+    command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert problem in done.stderr

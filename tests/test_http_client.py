@@ -30,11 +30,11 @@ def asking(serve: Serve, ask: Callable[[Client], Awaitable[Any]]) -> Any:
 
 def bodies(times: int, pause_s: float = 0.0) -> Callable[[Client], Awaitable[list[bytes]]]:
     async def ask(client: Client) -> list[bytes]:
-        found = []
+        replies = []
         for _ in range(times):
-            found.append((await client.request("/x", b"{}")).body)
+            replies.append((await client.request("/x", b"{}")).body)
             await asyncio.sleep(pause_s)
-        return found
+        return replies
 
     return ask
 
@@ -113,8 +113,8 @@ def asking_for_little(serve: Serve) -> tuple[int, int]:
             answer = await client.request("/x", b"{}")
             return answer.status, len(answer.body)
 
-    found: tuple[int, int] = against(serve, main)
-    return found
+    counts: tuple[int, int] = against(serve, main)
+    return counts
 
 
 def test_an_answer_that_is_too_long_is_none_and_is_not_read_to_its_end() -> None:
@@ -334,7 +334,7 @@ def test_headers_of_one_call_are_sent_with_it_alone_and_a_line_break_in_one_is_r
             return await client.request("", b"{}")
 
     against(serve, ask)
-    assert [b"\r\nx-session-id: s1\r\n" in each for each in seen] == [True, False]
+    assert [b"\r\nx-session-id: s1\r\n" in request for request in seen] == [True, False]
 
 
 def test_a_call_times_out_and_its_late_answer_reaches_no_other_call() -> None:
@@ -386,10 +386,10 @@ def test_an_answer_of_gigabytes_is_given_up(monkeypatch: pytest.MonkeyPatch, nam
 
 
 def test_a_proxy_from_the_environment_receives_the_complete_url(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bytes] = []
+    requests: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(OK)
         await writer.drain()
 
@@ -401,23 +401,23 @@ def test_a_proxy_from_the_environment_receives_the_complete_url(monkeypatch: pyt
         return (await posted("http://judge.example/v1/chat/completions")).body
 
     assert against(serve, ask) == b"ok"
-    assert asked[0].startswith(b"POST http://judge.example/v1/chat/completions HTTP/1.1")
-    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"us@er:secret") in asked[0]
+    assert requests[0].startswith(b"POST http://judge.example/v1/chat/completions HTTP/1.1")
+    assert b"Proxy-Authorization: Basic " + base64.b64encode(b"us@er:secret") in requests[0]
 
 
 def test_tls_goes_through_a_tunnel_of_the_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proxy sees the name of the server and ciphertext, not the request."""
-    certificate, asked = self_signed(tmp_path), list[bytes]()
+    certificate, requests = self_signed(tmp_path), list[bytes]()
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        requests.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await writer.start_tls(context)
         for _ in range(2):
-            asked.append(await read_request(reader))
+            requests.append(await read_request(reader))
             writer.write(OK)
             await writer.drain()
 
@@ -426,9 +426,9 @@ def test_tls_goes_through_a_tunnel_of_the_proxy(tmp_path: Path, monkeypatch: pyt
             return [(await client.request("/x", b"{}", 10.0)).body for _ in range(2)]
 
     assert against(serve, ask) == [b"ok"] * 2
-    assert asked[0].startswith(b"CONNECT localhost:4443 HTTP/1.1\r\nHost: localhost:4443\r\n")
-    assert b"key" not in asked[0], "the key is not for the proxy"
-    assert [each.startswith(b"POST /v1/x HTTP/1.1") for each in asked[1:]] == [True, True]
+    assert requests[0].startswith(b"CONNECT localhost:4443 HTTP/1.1\r\nHost: localhost:4443\r\n")
+    assert b"key" not in requests[0], "the key is not for the proxy"
+    assert [request.startswith(b"POST /v1/x HTTP/1.1") for request in requests[1:]] == [True, True]
 
 
 def test_a_proxy_that_opens_no_tunnel_is_named() -> None:
@@ -475,9 +475,9 @@ def test_retry_after_is_seconds_within_reason(header, seconds) -> None:
 
 
 def test_retry_after_may_be_a_date() -> None:
-    found = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
-    assert found is not None
-    assert 27 < found <= 30
+    seconds = retry_after_s(email.utils.formatdate(time.time() + 30, usegmt=True))
+    assert seconds is not None
+    assert 27 < seconds <= 30
 
 
 def test_each_failure_in_a_row_doubles_the_wait_up_to_the_longest() -> None:

@@ -144,8 +144,8 @@ def test_no_module_in_the_folder_that_a_stage_is_started_in_is_imported(tmp_path
     (run.root / "clawctl.py").write_text((run.root / "orjson.py").read_text())
     (run.root / "recipe.yaml").write_text("{}")
 
-    def starts(*words: str) -> None:
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, cwd=run.root)
+    def starts(*command: str) -> None:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=run.root)
         assert (ended.returncode, sprung.exists()) == (0, False), ended.stderr
 
     starts(*command("collect", run, run.root / "recipe.yaml", "info"), "--once")

@@ -57,8 +57,8 @@ def test_turns_that_are_not_its_conversations_fail_a_client(collected: Collected
 
 
 def test_a_client_whose_server_ends_is_reported_at_once_with_its_output(tmp_path: Path) -> None:
-    here, told = place(tmp_path), r"ended with 3\s+Its server said: the port is taken"
-    with pytest.raises(ClawError, match=told), here.beside(sys.executable, "-c", ENDS) as server:
+    here, problem = place(tmp_path), r"ended with 3\s+Its server said: the port is taken"
+    with pytest.raises(ClawError, match=problem), here.beside(sys.executable, "-c", ENDS) as server:
         here.until_ready(server, NOWHERE)
 
 

@@ -40,23 +40,23 @@ def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: f"{unit.parent.name}/{unit.name}")
 def test_a_unit_can_be_enabled_and_waits_longer_than_its_command_needs_to_stop(unit: Path) -> None:
-    found = settings(unit)
-    stage = found["ExecStart"].split()[1]
+    options = settings(unit)
+    stage = options["ExecStart"].split()[1]
     needs = up._GRACE_S if stage == "up" else ServeConfig().drain_s + server._CUT_S
-    assert needs < float(found["TimeoutStopSec"])
-    assert found["KillMode"] == "mixed", "a stage that gets SIGTERM before `up` does would be restarted"
-    assert found["WantedBy"] == ("default.target" if unit.parent.name == "user" else "multi-user.target")
+    assert needs < float(options["TimeoutStopSec"])
+    assert options["KillMode"] == "mixed", "a stage that gets SIGTERM before `up` does would be restarted"
+    assert options["WantedBy"] == ("default.target" if unit.parent.name == "user" else "multi-user.target")
 
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.parent.name == "user"], ids=lambda unit: unit.name)
 def test_a_refused_recipe_is_not_started_again(unit: Path, tmp_path: Path) -> None:
     (tmp_path / "clawctl").mkdir()
     (tmp_path / "clawctl" / "mine.yaml").write_text("serve: {prot: 30000}\n")
-    found = settings(unit)
+    options = settings(unit)
     places = {"%h": str(tmp_path), "%E": str(tmp_path), "%i": "mine"}
-    command = found["ExecStart"]
-    for specifier, place in places.items():
-        command = command.replace(specifier, place)
+    command = options["ExecStart"]
+    for specifier, path in places.items():
+        command = command.replace(specifier, path)
     done = subprocess.run([str(CLAWCTL), *command.split()[1:]], capture_output=True, text=True, check=False)
     assert "prot" in done.stderr
-    assert str(done.returncode) == found["RestartPreventExitStatus"]
+    assert str(done.returncode) == options["RestartPreventExitStatus"]

@@ -65,12 +65,12 @@ def up(folder: Path, recipe: str) -> Iterator[Up]:
             process.wait(_PATIENCE_S)
 
 
-def both_run(found: Up) -> bool:
+def both_run(running: Up) -> bool:
     """Both stages are up and have their signal handlers."""
     return (
-        found.stage("collect") is not None
-        and (found.folder / "run" / "locks" / "collect.owner").exists()
-        and found.stage("judge") is not None
+        running.stage("collect") is not None
+        and (running.folder / "run" / "locks" / "collect.owner").exists()
+        and running.stage("judge") is not None
     )
 
 
@@ -79,73 +79,73 @@ def gone(processes: list[psutil.Process]) -> bool:
 
 
 def test_ctrl_c_stops_all_and_leaves_no_process(tmp_path: Path) -> None:
-    with up(tmp_path, QUIET) as found:
-        found.wait_for(lambda: both_run(found), "both stages run")
-        children = found.children()
+    with up(tmp_path, QUIET) as running:
+        running.wait_for(lambda: both_run(running), "both stages run")
+        children = running.children()
         assert all(os.getpgid(child.pid) == child.pid for child in children), "the terminal's Ctrl-C reaches the parent alone"
-        found.process.send_signal(signal.SIGINT)
-        assert found.process.wait(_PATIENCE_S) == 0
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(_PATIENCE_S) == 0
         assert gone(children)
-    assert "stopping collect, judge" in found.log()
-    assert "did not stop in time" not in found.log()
+    assert "stopping collect, judge" in running.log()
+    assert "did not stop in time" not in running.log()
 
 
 def test_a_killed_stage_is_restarted_while_the_other_continues_and_a_signal_with_its_echo_is_one_request_to_stop(
     tmp_path: Path,
 ) -> None:
-    with up(tmp_path, QUIET) as found:
-        found.wait_for(lambda: both_run(found), "both stages run")
-        first, other = found.stage("collect"), found.stage("judge")
+    with up(tmp_path, QUIET) as running:
+        running.wait_for(lambda: both_run(running), "both stages run")
+        first, other = running.stage("collect"), running.stage("judge")
         assert first is not None
         first.kill()
-        found.wait_for(lambda: (now := found.stage("collect")) is not None and now.pid != first.pid, "collect is started again")
-        assert found.stage("judge") == other
-        found.wait_for(lambda: both_run(found), "both stages run again")
+        running.wait_for(lambda: (now := running.stage("collect")) is not None and now.pid != first.pid, "collect is started again")
+        assert running.stage("judge") == other
+        running.wait_for(lambda: both_run(running), "both stages run again")
         for number in (signal.SIGINT, signal.SIGTERM):
-            found.process.send_signal(number)
-        assert found.process.wait(_PATIENCE_S) == 0
-    assert "collect was killed by SIGKILL; it will be restarted in 0.2 s" in found.log()
-    assert "stopping collect, judge" in found.log()
-    assert "did not stop in time" not in found.log()
+            running.process.send_signal(number)
+        assert running.process.wait(_PATIENCE_S) == 0
+    assert "collect was killed by SIGKILL; it will be restarted in 0.2 s" in running.log()
+    assert "stopping collect, judge" in running.log()
+    assert "did not stop in time" not in running.log()
 
 
 def test_the_wait_doubles_with_each_death_and_the_log_names_the_stage_and_is_kept(tmp_path: Path) -> None:
-    with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as found, sole_worker(open_run(tmp_path / "run"), "collect"):
-        found.wait_for(lambda: "restarted in 0.4 s" in found.log(), "three deaths")
+    with up(tmp_path, "up: {stages: [collect], backoff_s: 0.1}\n") as running, sole_worker(open_run(tmp_path / "run"), "collect"):
+        running.wait_for(lambda: "restarted in 0.4 s" in running.log(), "three deaths")
         log = tmp_path / "run" / "logs" / "up.log"
-        found.wait_for(lambda: "restarted in 0.4 s" in log.read_text(), "the file has it as well")
-    waits = [line.rsplit(" ", 2)[1] for line in found.log().splitlines() if "will be restarted in" in line]
+        running.wait_for(lambda: "restarted in 0.4 s" in log.read_text(), "the file has it as well")
+    waits = [line.rsplit(" ", 2)[1] for line in running.log().splitlines() if "will be restarted in" in line]
     assert waits[:3] == ["0.1", "0.2", "0.4"]
-    assert "is already the collect worker" in found.log()
+    assert "is already the collect worker" in running.log()
     kept = log.read_text()
-    assert "collect | clawctl: process" in found.log()
+    assert "collect | clawctl: process" in running.log()
     assert "collect | clawctl: process" in kept
-    assert "\x1b" not in kept + found.log()
+    assert "\x1b" not in kept + running.log()
 
 
 def test_no_stage_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
-    with up(tmp_path, QUIET) as found:
-        found.wait_for(lambda: both_run(found), "both stages run")
-        children = found.children()
-        found.process.kill()
-        found.process.wait(_PATIENCE_S)
-        found.wait_for(lambda: gone(children), "the stages end")
+    with up(tmp_path, QUIET) as running:
+        running.wait_for(lambda: both_run(running), "both stages run")
+        children = running.children()
+        running.process.kill()
+        running.process.wait(_PATIENCE_S)
+        running.wait_for(lambda: gone(children), "the stages end")
 
 
 def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) -> None:
-    with up(tmp_path, QUIET) as found:
-        found.wait_for(lambda: both_run(found), "both stages run")
-        hanging = found.stage("collect")
+    with up(tmp_path, QUIET) as running:
+        running.wait_for(lambda: both_run(running), "both stages run")
+        hanging = running.stage("collect")
         assert hanging is not None
         hanging.suspend()
-        found.process.send_signal(signal.SIGINT)
-        found.wait_for(lambda: found.stage("judge") is None, "the other stage ends")
-        assert found.process.poll() is None
+        running.process.send_signal(signal.SIGINT)
+        running.wait_for(lambda: running.stage("judge") is None, "the other stage ends")
+        assert running.process.poll() is None
         time.sleep(0.2)  # a person's second thought, and no echo of the first
-        found.process.send_signal(signal.SIGINT)
-        assert found.process.wait(5) == 0
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(5) == 0
         assert gone([hanging])
-    assert "collect did not stop in time and is killed" in found.log()
+    assert "collect did not stop in time and is killed" in running.log()
 
 
 def ended(folder: Path, recipe: str) -> tuple[int, str]:
@@ -156,12 +156,12 @@ def ended(folder: Path, recipe: str) -> tuple[int, str]:
 
 
 def test_the_trainer_starts_when_serve_is_ready(tmp_path: Path) -> None:
-    with up(tmp_path, "{model: {path: crafts}, serve: {port: 0}, up: {stages: [train, serve]}}") as found:
-        found.wait_for(lambda: "train runs as" in found.log(), "the trainer runs")
-        lines = found.log().splitlines()
+    with up(tmp_path, "{model: {path: crafts}, serve: {port: 0}, up: {stages: [train, serve]}}") as running:
+        running.wait_for(lambda: "train runs as" in running.log(), "the trainer runs")
+        lines = running.log().splitlines()
         [waits], [starts] = ([i for i, line in enumerate(lines) if text in line] for text in ("train starts when", "train runs as"))
         assert waits < starts
-        assert any(" serve | " in line and "serves crafts, version 0" in line for line in lines[:starts]), found.log()
+        assert any(" serve | " in line and "serves crafts, version 0" in line for line in lines[:starts]), running.log()
 
 
 def test_an_unknown_recipe_key_ends_it_before_anything_starts(tmp_path: Path) -> None:
@@ -179,9 +179,9 @@ def test_a_gate_without_eval_is_refused(tmp_path: Path) -> None:
 
 def test_a_stage_that_refuses_its_recipe_is_not_tried_again_and_stops_the_others(tmp_path: Path) -> None:
     recipe = "judge: {by: {kind: custom_rm, path: 'nowhere.py:Judge'}}\nup: {stages: [collect, judge], backoff_s: 0.2}\n"
-    with up(tmp_path, recipe) as found:
-        assert found.process.wait(_PATIENCE_S) == 2
-    said = " ".join(found.log().split())
+    with up(tmp_path, recipe) as running:
+        assert running.process.wait(_PATIENCE_S) == 2
+    said = " ".join(running.log().split())
     assert "clawctl: judge refuses to start" in said
     assert "there is no file nowhere.py" in said.partition("judge refuses to start")[2]
     assert "restarted" not in said

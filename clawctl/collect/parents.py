@@ -147,7 +147,7 @@ class ParentIndex:
         matches = [(node, added) for node, added in self._plain.find(exchange) if _is_open(node, hint, since)]
         if not matches:
             return None
-        best, added = max(matches, key=lambda each: (each[0].beginnings[0].length, not each[0].continued, each[0].created_at))
+        best, added = max(matches, key=lambda match: (match[0].beginnings[0].length, not match[0].continued, match[0].created_at))
         return Match(best, -1, frozenset(), "exact", "completion", True, added)
 
     def _candidates(
@@ -194,8 +194,8 @@ class ParentIndex:
         """
         for i in range(index - 1, max(index - MAX_COMPARED, 0) - 1, -1):
             if conversation.roles[i] == "a":
-                known = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.positions[i]]))
-                trees = [node.tree for nodes in known for node in nodes if _is_open(node, hint, since)]
+                groups = (self._by_handle.get((user, handle), []) for handle in handles(messages[conversation.positions[i]]))
+                trees = [node.tree for nodes in groups for node in nodes if _is_open(node, hint, since)]
                 if trees:
                     return trees
         return []
@@ -243,8 +243,8 @@ class ParentIndex:
             if end == longest
             and _may_be_renewed(node, conversation, messages, index - longest - 1, len(node.digests) - longest - 1)
             and all(
-                not known or any(own.tree is node.tree and own is not node for own in known)
-                for known in (self._same_answer(node.user, each) for each in front)
+                not matches or any(other.tree is node.tree and other is not node for other in matches)
+                for matches in (self._same_answer(node.user, digest) for digest in front)
             )
         ]
 
@@ -387,11 +387,11 @@ def _has_renewed_results(node: Node, conversation: CanonicalRequest, messages: l
     if node.roles != conversation.roles[:index]:
         return False
     changed = [i for i in range(index) if node.digests[i] != conversation.digests[i] and node.roles[i] not in "st"]
-    words = [i for i in changed if node.roles[i : i + 2] != "at"]
-    return not words or (
+    outside = [i for i in changed if node.roles[i : i + 2] != "at"]
+    return not outside or (
         node.lines is not None
-        and words == [node.lines[0]]
-        and _has_lost_lines(node.lines[1], messages[conversation.positions[words[0]]])
+        and outside == [node.lines[0]]
+        and _has_lost_lines(node.lines[1], messages[conversation.positions[outside[0]]])
     )
 
 
@@ -441,17 +441,17 @@ def _kept_final_answers(node: Node, conversation: CanonicalRequest, index: int) 
     """Whether the conversation before `index` is the node's request without some of its rounds of tool calls and results."""
     if "u" not in conversation.roles[:index]:
         return False
-    i = own = 0
-    while own < len(node.digests):
-        if i < index and node.digests[own] == conversation.digests[i]:
-            i, own = i + 1, own + 1
+    i = at = 0
+    while at < len(node.digests):
+        if i < index and node.digests[at] == conversation.digests[i]:
+            i, at = i + 1, at + 1
             continue
-        end = own + 1
-        while node.roles[own] == "a" and end < len(node.roles) and node.roles[end] == "t":
+        end = at + 1
+        while node.roles[at] == "a" and end < len(node.roles) and node.roles[end] == "t":
             end += 1
-        if end == own + 1:
+        if end == at + 1:
             return False  # not a call with its results
-        own = end
+        at = end
     return i == index < len(node.digests)
 
 

@@ -67,8 +67,8 @@ def source_files(path: Path) -> list[Path]:
         candidates = [file.parent / text for text in _texts(tree) if text.endswith(".py")]
         for parts in _imported(tree, file.relative_to(root).parts[:-1]):
             candidates += [root.joinpath(*parts).with_suffix(".py"), root.joinpath(*parts, "__init__.py")]
-        found = (candidate.resolve() for candidate in candidates if candidate.is_file())
-        left += [candidate for candidate in found if candidate.is_relative_to(inside) and candidate not in files]
+        paths = (candidate.resolve() for candidate in candidates if candidate.is_file())
+        left += [candidate for candidate in paths if candidate.is_relative_to(inside) and candidate not in files]
     return sorted(files)
 
 

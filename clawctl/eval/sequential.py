@@ -74,8 +74,8 @@ def examine(comparisons: Sequence[Comparison], margin: float, error: float, refu
     """
     if not comparisons:
         return PairedEvidence(0, 0, 0, None, -1.0, 1.0, 1.0, 1.0, 1.0, "open")
-    differences = np.array([one.candidate - one.reference for one in comparisons])
-    weights = weigh([one.key for one in comparisons])
+    differences = np.array([comparison.candidate - comparison.reference for comparison in comparisons])
+    weights = weigh([comparison.key for comparison in comparisons])
     promising, worse = crossings(differences, weights, margin, error, refusals)
     better = log_capital(differences, weights, 0.0, margin)
     limit = len(comparisons)
@@ -140,10 +140,10 @@ def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
     """Reorder comparisons of one round so that the keys take turns."""
     rank: dict[str, int] = {}
     placed = []
-    for number, one in enumerate(comparisons):
-        rank[one.key] = rank.get(one.key, -1) + 1
-        placed.append((rank[one.key] if one.key else number, number, one))
-    return [one for _, _, one in sorted(placed, key=lambda place: place[:2])]
+    for number, comparison in enumerate(comparisons):
+        rank[comparison.key] = rank.get(comparison.key, -1) + 1
+        placed.append((rank[comparison.key] if comparison.key else number, number, comparison))
+    return [one for _, _, one in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:
@@ -151,8 +151,8 @@ def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[f
     largest_bet = _LARGEST_BET / (1 + null)  # because no difference is below -1
     logs = None
     for bet, share in zip(bets, shares, strict=True):
-        one = math.log(share) + np.cumsum(np.log1p(min(bet, largest_bet) * weights * (differences - null)), axis=-1)
-        logs = one if logs is None else np.logaddexp(logs, one)
+        term = math.log(share) + np.cumsum(np.log1p(min(bet, largest_bet) * weights * (differences - null)), axis=-1)
+        logs = term if logs is None else np.logaddexp(logs, term)
     assert logs is not None
     return logs
 

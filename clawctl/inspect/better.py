@@ -61,9 +61,9 @@ def lower(now: Rate, before: Rate) -> Change:
 def rates(rows: Rows, policy: str = DEFAULT_POLICY) -> dict[int, Rate]:
     """The rate of complaints about each version of a policy, over the main turns that it answered."""
     judged = rows.where(lambda row: row.policy == policy and row.turn["kind"] == "main" and row.worth.value is not None)
-    known = judged.tally(lambda row: row.turn["policy_version"])
+    total = judged.tally(lambda row: row.turn["policy_version"])
     bad = judged.where(lambda row: (row.worth.value or 0) < 0).tally(lambda row: row.turn["policy_version"])
-    return {version: Rate(bad[version], known[version]) for version in sorted(known.keys() - {None})}
+    return {version: Rate(bad[version], total[version]) for version in sorted(total.keys() - {None})}
 
 
 def show_better(run: RunDir, as_json: bool) -> None:

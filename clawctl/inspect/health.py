@@ -87,14 +87,14 @@ def read_state(run: RunDir, joined: Joined, captured: CountedLines | None = None
 def training(run: RunDir, problems: list[str]) -> dict[str, Any]:
     """The version that training continues from, dead versions, the last move back, and the reason for a pause."""
     lineage = read_lineage(run)
-    known = read_json(run.refusals, problems)
+    stored = read_json(run.refusals, problems)
     back = list(read_lines(run.went_back, problems))
     return {
         "goes_on_from": lineage.tip,
         "dead_versions": lineage.dead(),
-        "refused_in_a_row": len(refusals_in_a_row(run, lineage, known.get("forgiven", 0))),
+        "refused_in_a_row": len(refusals_in_a_row(run, lineage, stored.get("forgiven", 0))),
         "went_back": back[-1] if back else None,
-        "paused": known.get("paused"),
+        "paused": stored.get("paused"),
     }
 
 

@@ -53,7 +53,7 @@ class Shards:
 
     def read(self, places: Indices, columns: Sequence[str]) -> dict[int, dict[str, Any]]:
         """The rows at these places, without those of shards that have been removed or rewritten meanwhile."""
-        found, paths = dict[int, dict[str, Any]](), list(self.stamps)
+        by_index, paths = dict[int, dict[str, Any]](), list(self.stamps)
         places = np.unique(places[places >= 0])
         shards = np.searchsorted(self.starts, places, side="right") - 1
         for shard in np.unique(shards):
@@ -61,8 +61,8 @@ class Shards:
             with suppress(UnreadableShard):
                 rows = rows_at(paths[shard], self.kind, columns, (wanted - self.starts[shard]).tolist())
                 if np.array_equal(hashed(row["turn_id"] for row in rows), self.rows["id"][wanted]):
-                    found.update(zip(wanted.tolist(), rows, strict=True))
-        return found
+                    by_index.update(zip(wanted.tolist(), rows, strict=True))
+        return by_index
 
 
 MakeRow = Callable[[Mapping[str, Any], Mapping[str, Any] | None], Row]
@@ -95,8 +95,8 @@ class Joined:
         if len(ids):
             order = np.argsort(ids, kind="stable").astype(np.int32)
             ids, wanted = ids[order], self.id[self._by_id]
-            found = np.searchsorted(ids, wanted, side="right") - 1
-            places[self._by_id] = np.where(ids[found] == wanted, order[found], -1)
+            nearest = np.searchsorted(ids, wanted, side="right") - 1
+            places[self._by_id] = np.where(ids[nearest] == wanted, order[nearest], -1)
         return places
 
     def decide(self, turns: ShardColumns, verdicts: ShardColumns, exceptions: Mapping[str, Any]) -> None:
@@ -142,8 +142,8 @@ class Joined:
         wanted = hashed(turn_ids)
         if not len(self.id):
             return np.full(len(wanted), -1, np.int32)
-        found = self._by_id[np.minimum(np.searchsorted(self.id, wanted, sorter=self._by_id), len(self.id) - 1)]
-        return np.where(self.id[found] == wanted, found, -1)
+        nearest = self._by_id[np.minimum(np.searchsorted(self.id, wanted, sorter=self._by_id), len(self.id) - 1)]
+        return np.where(self.id[nearest] == wanted, nearest, -1)
 
     def row(self, turn_id: str | None) -> Row | None:
         index = self.positions([] if turn_id is None else [turn_id])
@@ -179,9 +179,9 @@ class Joined:
     def read(self, indices: Indices, texts: Sequence[str]) -> Iterator[Row]:
         turns = self.turns.read(self.place[indices], (*_FEW, *texts))
         verdicts = self.verdicts.read(self._verdict_place[indices], _VERDICT)
-        for place, verdict_place in zip(self.place[indices].tolist(), self._verdict_place[indices].tolist(), strict=True):
-            if place in turns:
-                yield self._make(turns[place], verdicts.get(verdict_place))
+        for index, verdict_place in zip(self.place[indices].tolist(), self._verdict_place[indices].tolist(), strict=True):
+            if index in turns:
+                yield self._make(turns[index], verdicts.get(verdict_place))
 
     # ---- sessions ----------------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Joined:
         """The ids of these turns or, as "session_id", of their sessions; "?" if they cannot be read any more."""
         places = self.place[indices]
         rows = self.turns.read(places, tuple({"turn_id", name}))
-        return [rows[place][name] if place in rows else "?" for place in places.tolist()]
+        return [rows[index][name] if index in rows else "?" for index in places.tolist()]
 
     def of_session(self, session: str, user: str) -> "Rows":
         (wanted,) = hashed([session_key(session, user)])

@@ -109,9 +109,9 @@ class SessionTable(Sequence[dict[str, Any]]):
         ]
         users = list[dict[str, Any]]()
         for name in sorted(set(of), key=str):
-            own = of == name
-            counts = {"sessions": int(own.sum()), "turns": int(self.turns[own].sum()), "trained": int(self.trained[own].sum())}
-            span = {"first": float(self.first_seen[own].min()), "last": float(self.last_seen[own].max())}
+            mask = of == name
+            counts = {"sessions": int(mask.sum()), "turns": int(self.turns[mask].sum()), "trained": int(self.trained[mask].sum())}
+            span = {"first": float(self.first_seen[mask].min()), "last": float(self.last_seen[mask].max())}
             users.append({"user": name, **counts, **span})
         return users
 

@@ -59,9 +59,9 @@ def show_why(run: RunDir, turn: str, tokens: bool, as_json: bool) -> None:
 
 def numbers_of(run: RunDir, row: Row, problems: list[str]) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
     """What the policy's step recorded about the turn, and the numbers of that step."""
-    own = run.of(row.policy)
-    record = read_record(own, row.step, row.turn["turn_id"], problems) if row.step is not None else None
-    return record, next((step for step in read_lines(own.steps, problems) if step.get("step") == row.step), None)
+    policy_run = run.of(row.policy)
+    record = read_record(policy_run, row.step, row.turn["turn_id"], problems) if row.step is not None else None
+    return record, next((step for step in read_lines(policy_run.steps, problems) if step.get("step") == row.step), None)
 
 
 def explain(row: Row, record: dict[str, Any] | None, step: dict[str, Any] | None) -> dict[str, Any]:

@@ -180,8 +180,8 @@ class Redactor(TextSearch):
             values = [finding.value for finding in findings(message, clean) or () if len(finding.value) >= _SHORTEST_REPEATED]
             reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
             reading.digest = sha256(reading.digest + orjson.dumps(values)).digest()
-        if words := last_words(message):
-            reading.before = str(message.get("role")), words
+        if last := last_words(message):
+            reading.before = str(message.get("role")), last
         return clean
 
     def _redact_static(self, value: Any, part: str, tools: Any, reading: _Reading) -> Any:
@@ -361,8 +361,8 @@ def last_words(message: Message) -> str:
     for key in reversed(CONTENTS):
         if content := message.get(key):
             for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
-                if words := text[-2 * QUESTION :].strip() or text.strip():
-                    return words[-QUESTION:]
+                if last := text[-2 * QUESTION :].strip() or text.strip():
+                    return last[-QUESTION:]
     return ""
 
 

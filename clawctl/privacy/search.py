@@ -86,7 +86,7 @@ class TextSearch:
                 for key, inner in value.items()
             }
         if isinstance(value, list):
-            inner = [self.value(each, name, depth + 1) for each in value]
+            inner = [self.value(item, name, depth + 1) for item in value]
             return self._joined(value, inner, name)
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = str(value)
@@ -207,10 +207,10 @@ class TextSearch:
         def answer(text: str) -> str:
             nonlocal question
             reads = question and len(text) <= _LONGEST.get(str(role), len(text))
-            found = self._answers(question, text[:_ANSWER]) if reads else []
+            spans = self._answers(question, text[:_ANSWER]) if reads else []
             if text.strip() and len(text) <= QUESTION:  # a longer part is what a client adds, and the next does not answer it
                 question = self._question(text.strip())
-            return hidden(text[:_ANSWER], found) + text[_ANSWER:] if found else text
+            return hidden(text[:_ANSWER], spans) + text[_ANSWER:] if spans else text
 
         return {key: _in_texts(inner, answer) if key in CONTENTS else inner for key, inner in message.items()}
 
@@ -219,17 +219,17 @@ class TextSearch:
 
     def _answers(self, question: str, text: str) -> list[Secret]:
         """Return the secrets in what follows a question."""
-        found = []
+        secrets = []
         if "password" in self._kinds:
-            found = [secret for finder in self._finders for secret in finder.find_answer(question, text)]
-        for joined in (f"{question.rstrip(' .?!:')}: ", f"{question}\n") if not found else ():
-            found += [
+            secrets = [secret for finder in self._finders for secret in finder.find_answer(question, text)]
+        for joined in (f"{question.rstrip(' .?!:')}: ", f"{question}\n") if not secrets else ():
+            secrets += [
                 replace(span, start=span.start - len(joined), end=span.end - len(joined))
                 for span in self.spans(joined + text)
                 if span.start >= len(joined)
             ]
-        self._thread.rules.update(secret.rule for secret in found)
-        return merged(sorted(found, key=lambda secret: secret.start))
+        self._thread.rules.update(secret.rule for secret in secrets)
+        return merged(sorted(secrets, key=lambda secret: secret.start))
 
 
 def hidden(text: str, spans: Iterable[Secret]) -> str:

@@ -154,7 +154,7 @@ def prune(run: RunDir) -> None:
         return
     stored, pruned = load(run), False
     for of in stored.values():
-        current = {path: known for path, known in of.known.items() if stamp_of(path) == known[0]}
+        current = {path: entry for path, entry in of.known.items() if stamp_of(path) == entry[0]}
         pruned, of.known = pruned or len(current) < len(of.known), current
     if not any(of.known for of in stored.values()):
         run.columns.unlink(missing_ok=True)  # nothing is left, or it could not be read

@@ -46,7 +46,7 @@ def rises(reactions: Iterable[JudgedAnswer]) -> list[Rise]:
     for reaction in first_answers(reactions):
         streams.setdefault(reaction.key, []).append(reaction)
     return last_rises({
-        key: (np.array([each.at for each in stream]), np.array([each.complained for each in stream], np.float64))
+        key: (np.array([answer.at for answer in stream]), np.array([answer.complained for answer in stream], np.float64))
         for key, stream in streams.items()
     })  # fmt: skip
 

@@ -156,8 +156,8 @@ class RunDir:
 
     def lock(self, name: str) -> Path:
         """Return the lock of a stage, a shard or a file. Each policy has its own `train`, `eval` and `live` lock."""
-        own = self.policy != DEFAULT_POLICY and name in ("train", "eval", "live")
-        return self.locks / (f"{name}-{self.policy}.lock" if own else f"{name}.lock")
+        is_personal = self.policy != DEFAULT_POLICY and name in ("train", "eval", "live")
+        return self.locks / (f"{name}-{self.policy}.lock" if is_personal else f"{name}.lock")
 
     def owner(self, stage: str) -> Path:
         """Return the file that names the current or last worker of a stage."""

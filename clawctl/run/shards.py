@@ -347,7 +347,7 @@ def rows_at(path: Path, kind: str, columns: Sequence[str], places: Sequence[int]
     """Return these columns of the rows at these ascending places, as far as the shard has them. Raises UnreadableShard."""
     rows, begin = list[dict[str, Any]](), 0
     for piece in read_pieces(path):
-        if indices := [place - begin for place in places if 0 <= place - begin < piece.num_rows]:
+        if indices := [index - begin for index in places if 0 <= index - begin < piece.num_rows]:
             rows += piece.some_rows(kind, columns, indices)
         begin += piece.num_rows
     return rows

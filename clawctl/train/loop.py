@@ -238,9 +238,9 @@ class Session:
         """Raise ClawError because another model sampled the turns. All turns stay available."""
         origins = {self.feed.origins[sample.stem].base_model for sample in batch.samples if sample.turn_id in result.broken}
         named = ", ".join(sorted(name or "a model that is not named" for name in origins))
-        count, own = f"{len(result.broken)} of {len(batch.samples)} turns", f"{self.recipe.model.path} (version {batch.version})"
+        count, model = f"{len(result.broken)} of {len(batch.samples)} turns", f"{self.recipe.model.path} (version {batch.version})"
         raise ClawError(
-            f"{count} have logprobs that do not agree with {own}; their shards name {named}",
+            f"{count} have logprobs that do not agree with {model}; their shards name {named}",
             f"train the model that served them, or start a new run; train.max_mismatch is {self.recipe.train.max_mismatch:g}",
             2,
         )

@@ -130,7 +130,7 @@ class Client(threading.Thread):
         answered = answer.json()
         return Answered(turn_of(answered["id"]) or "", way, question, _text_of(way, answered), time.monotonic())
 
-    def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], asked: str) -> Answered:
+    def _stream(self, messages: list[dict[str, Any]], headers: dict[str, str], question: str) -> Answered:
         """Stream an answer. It is complete if it ends with `[DONE]`. The client closes one stream in six after a few pieces."""
         body = {"model": self._endpoint.model, "messages": messages, "max_tokens": MAX_TOKENS, "stream": True} | self._tools(
             messages
@@ -153,7 +153,7 @@ class Client(threading.Thread):
                     raise CutOff
         if not done:
             raise httpx.RemoteProtocolError("the stream ended before [DONE]")
-        return Answered(turn_of(name) or "", "stream", asked, "".join(pieces), time.monotonic())
+        return Answered(turn_of(name) or "", "stream", question, "".join(pieces), time.monotonic())
 
     def _tools(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         return {"tools": _TOOLS} if any(message["role"] == "tool" for message in messages) else {}

@@ -64,7 +64,7 @@ def facts_of(
     ]
     requests: dict[tuple[str, int, int], list[str]] = defaultdict(list)
     facts: dict[str, Fact] = {}
-    for exchange in sorted(exchanges, key=lambda each: each.created_at):
+    for exchange in sorted(exchanges, key=lambda exchange: exchange.created_at):
         position = None if _is_aside(exchange, asides) else place_of(exchange.messages)
         if position is None:
             facts[exchange.exchange_id] = Fact(False)
@@ -128,8 +128,8 @@ def _is_next_state(came: Sequence[Message] | None, begins: str | None, asides: S
     return begins in text and not any(aside in text for aside in asides)
 
 
-def _name(place: tuple[str, int, int]) -> str:
-    return f"{place[0]}-{place[1]}"
+def _name(key: tuple[str, int, int]) -> str:
+    return f"{key[0]}-{key[1]}"
 
 
 def _text(message: Message) -> str:

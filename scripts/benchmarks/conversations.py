@@ -32,14 +32,14 @@ ASKED, NOT_SECRET = _pairs("asked"), _pairs("ordinary")
 def _told() -> list[tuple[Said, str | None]]:
     """Return the conversations of a file, and the secret in the last message of each."""
     lines = (Path(__file__).parent / "conversations_told.jsonl").read_text().splitlines()
-    return [(_said(*each["said"]), each["secret"]) for each in map(orjson.loads, lines)]
+    return [(_said(*line["said"]), line["secret"]) for line in map(orjson.loads, lines)]
 
 
 def strangers() -> list[tuple[Said, str | None]]:
     """Conversations by six authors who had not read the rules; the last two are about code and secrets that an assistant keeps.
     The rules were changed after each author's first run, which NOTES.md records: those are the unbiased figures."""
     lines = (Path(__file__).parent / "conversations_strangers.jsonl").read_text().splitlines()
-    return [(_said(*each["said"], roles=each.get("roles", ())), each["secret"]) for each in map(orjson.loads, lines)]
+    return [(_said(*line["said"], roles=line.get("roles", ())), line["secret"]) for line in map(orjson.loads, lines)]
 
 
 def _said(*texts: str, roles: Sequence[str] = ()) -> Said:
@@ -135,16 +135,16 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
 
 def rows(count: int, seed: int = 0) -> list[Row]:
     """The rows of the benchmark `redaction` about `count` conversations."""
-    own, others = own_conversations(), strangers()
-    kept, hidden, _ = asked_and_told(own)
-    kept_of_others, hidden_of_others, told = asked_and_told(others)
+    own_examples, others = own_conversations(), strangers()
+    kept, hidden, _ = asked_and_told(own_examples)
+    kept_of_others, hidden_of_others, secrets = asked_and_told(others)
     lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
     return [
         Row("asked and told", "asked_then_told_kept", kept, "conversations"),
         Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
-        Row("asked and told", "conversations", len(own), "conversations"),
-        Row("asked and told, strangers", "kept_share", kept_of_others / told, "share"),
-        Row("asked and told, strangers", "hidden_share", hidden_of_others / (len(others) - told), "share"),
+        Row("asked and told", "conversations", len(own_examples), "conversations"),
+        Row("asked and told, strangers", "kept_share", kept_of_others / secrets, "share"),
+        Row("asked and told, strangers", "hidden_share", hidden_of_others / (len(others) - secrets), "share"),
         Row("asked and told, strangers", "conversations", len(others), "conversations"),
         Row(
             "words and ids",

@@ -114,8 +114,8 @@ def write_terminal_bench(folder: Path) -> Foreign:
     for name, changes in {"hello": {}, "steps": {"solution.yaml": steps}, "several": several, "installs": installs}.items():
         write(folder / "terminal-bench" / name, {**base, **changes})
     (folder / "terminal-bench/steps/solution.sh").unlink()
-    found = {"hello": "playable", "steps": "playable", "several": "not playable", "installs": "needs an image"}
-    return Foreign("terminal-bench", found)
+    findings = {"hello": "playable", "steps": "playable", "several": "not playable", "installs": "needs an image"}
+    return Foreign("terminal-bench", findings)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------------
@@ -139,10 +139,10 @@ def write_swe_bench(folder: Path) -> Foreign:
         {**row, "instance_id": "module-1", "test_patch": needs},
         {**row, "instance_id": "solved-1", "FAIL_TO_PASS": ["prices.py::absent"]},
     ]
-    write(inner, {"rows.jsonl": "".join(f"{json.dumps(each)}\n" for each in rows)})
-    found = {"prices-1": "playable", "module-1": "needs an image", "solved-1": "oracle fails"}
-    found |= dict.fromkeys(("absent-1", "commit-1", "no-tests-1"), "not playable")
-    return Foreign("swe-bench/rows.jsonl", found, {"repositories": str(inner)})
+    write(inner, {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
+    findings = {"prices-1": "playable", "module-1": "needs an image", "solved-1": "oracle fails"}
+    findings |= dict.fromkeys(("absent-1", "commit-1", "no-tests-1"), "not playable")
+    return Foreign("swe-bench/rows.jsonl", findings, {"repositories": str(inner)})
 
 
 def write_swe_smith(folder: Path) -> Foreign:
@@ -159,9 +159,9 @@ def write_swe_smith(folder: Path) -> Foreign:
         "problem_statement": "total() is wrong.",
     }  # fmt: skip
     rows = [row, {**row, "instance_id": "me__prices.01234567.stale__abc", "patch": fault.replace("* count", "** count")}]
-    write(folder / "swe-smith", {"rows.jsonl": "".join(f"{json.dumps(each)}\n" for each in rows)})
-    found = {"me__prices.01234567.func_basic__abc": "playable", "me__prices.01234567.stale__abc": "not playable"}
-    return Foreign("swe-smith/rows.jsonl", found, {"repositories": str(folder / "swe-smith")})
+    write(folder / "swe-smith", {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
+    findings = {"me__prices.01234567.func_basic__abc": "playable", "me__prices.01234567.stale__abc": "not playable"}
+    return Foreign("swe-smith/rows.jsonl", findings, {"repositories": str(folder / "swe-smith")})
 
 
 def write_r2e(folder: Path) -> Foreign:
@@ -215,13 +215,13 @@ def write_bfcl(folder: Path) -> Foreign:
     }
     files |= {"BFCL_v4_irrelevance.json": [{"id": "irrelevance_0", **question}], "BFCL_v4_multi_turn_base.json": [several]}
     write(folder / "bfcl", {name: "".join(f"{json.dumps(row)}\n" for row in lines) for name, lines in files.items()})
-    found = {"simple_python_0": "playable", "simple_python_1": "oracle fails", "BFCL_v4_simple_python-2": "not playable"}
-    return Foreign("bfcl", found | {"irrelevance_0": "playable", "BFCL_v4_multi_turn_base": "not playable"})
+    findings = {"simple_python_0": "playable", "simple_python_1": "oracle fails", "BFCL_v4_simple_python-2": "not playable"}
+    return Foreign("bfcl", findings | {"irrelevance_0": "playable", "BFCL_v4_multi_turn_base": "not playable"})
 
 
 def write_gym(folder: Path) -> Foreign:
-    found = {"chain_sum": "playable", "countdown": "playable", "no_such_family": "not playable"}
-    return Foreign("toolcall", found, {"gym": ",".join(found)})
+    findings = {"chain_sum": "playable", "countdown": "playable", "no_such_family": "not playable"}
+    return Foreign("toolcall", findings, {"gym": ",".join(findings)})
 
 
 # ---- environments --------------------------------------------------------------------------------------------------------
@@ -379,9 +379,9 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             print("left out: MiniWoB, because Chromium is not installed")
             continue
         foreign = writer(folder)
-        found = checked(folder, foreign)
+        results = checked(folder, foreign)
         for task, expected in foreign.found.items():
-            problem = wrong(folder, f"{foreign.place} {task}", expected, found.get(task))
+            problem = wrong(folder, f"{foreign.place} {task}", expected, results.get(task))
             total, right, played = total + 1, right + (problem is None), played + (expected == "playable")
             if problem is not None:
                 print(f"{foreign.place} {task}: {problem}", file=sys.stderr)
@@ -394,19 +394,19 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def checked(folder: Path, foreign: Foreign) -> dict[str, CheckedTask]:
     """What `clawctl play --check` finds, by task."""
-    place = foreign.place if foreign.place == "toolcall" else str(folder / foreign.place)
-    return {each.task: each for each in check(place, foreign.options)}
+    path = foreign.place if foreign.place == "toolcall" else str(folder / foreign.place)
+    return {task.task: task for task in check(path, foreign.options)}
 
 
-def wrong(folder: Path, name: str, expected: str, found: CheckedTask | None) -> str | None:
+def wrong(folder: Path, name: str, expected: str, checked_task: CheckedTask | None) -> str | None:
     """What is wrong about a finding. None if it is right, and its reason true."""
-    if found is None:
+    if checked_task is None:
         return "it is missing"
-    if found.found != expected:
-        return f"found {found.found!r}, not {expected!r}: {found.reason}"
+    if checked_task.found != expected:
+        return f"found {checked_task.found!r}, not {expected!r}: {checked_task.reason}"
     if expected == "playable":
         return None
-    words, proof = TRUE[name]
-    if words not in found.reason:
-        return f"the reason does not say {words!r}: {found.reason}"
-    return None if proof(folder) else f"the reason is not true: {found.reason}"
+    reason, proof = TRUE[name]
+    if reason not in checked_task.reason:
+        return f"the reason does not say {reason!r}: {checked_task.reason}"
+    return None if proof(folder) else f"the reason is not true: {checked_task.reason}"

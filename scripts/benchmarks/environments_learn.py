@@ -109,8 +109,10 @@ def learn(kind: str, variant: str, seed: int, folder: Path, is_quick: bool = Fal
         stop_playing(up.pid)
         measured: Numbers = {}
         for held_out, names in MEASURED_AS.items() if kind in WITH_WORDS else [("same_prompts", ("start", "end"))]:
-            asked = measured_by(recipe, held_out, is_quick)
-            measured |= {name: reward_of(measure(run, asked, version)) for name, version in zip(names, (0, last), strict=True)}
+            eval_recipe = measured_by(recipe, held_out, is_quick)
+            measured |= {
+                name: reward_of(measure(run, eval_recipe, version)) for name, version in zip(names, (0, last), strict=True)
+            }
         before = begun_before(opened, read_policy(opened, 1).created_at)
     steps = [json.loads(line) for line in (run / "train" / "steps.jsonl").read_text().splitlines()]
     shutil.rmtree(run, ignore_errors=True)  # a process that is still ending may write files

@@ -102,11 +102,13 @@ def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, pas
         wait_until(lambda: all(is_over(note, steps) for note in notes_of(circle)), LONGEST_S, f"{case}: practice did not end")
         notes = notes_of(circle)
         place = circle.place
-        told = circle.answers(0, [circle.told(text, "\n".join(NOTES[name] for name in names)) for text in requests()], MAX_TOKENS)
+        informed = circle.answers(
+            0, [circle.told(text, "\n".join(NOTES[name] for name in names)) for text in requests()], MAX_TOKENS
+        )
         after = answers(circle, "off")
         right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None))
         rows += [
-            Row(case, "told", share(names, told), "share"),
+            Row(case, "told", share(names, informed), "share"),
             Row(case, "weights_only", share(names, after), "share"),
             Row(case, "learned", sum(note.state == "learned" for note in notes), f"of {len(names)} notes"),
             Row(case, "not_understood", sum(note.state == "not understood" for note in notes), f"of {len(names)} notes"),
@@ -137,19 +139,21 @@ def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) 
     with running(recipe.with_suffix(""), recipe):
         circle = Circle(recipe.with_suffix(""))
         before, facts = answers(circle, "off"), statistics.fmean(circle.facts(0, None))
-        told = circle.answers(0, [hindsight(hint, NOTES[name], *pair) for pair in zip(requests(), before, strict=True)], MAX_TOKENS)
+        teacher = circle.answers(
+            0, [hindsight(hint, NOTES[name], *pair) for pair in zip(requests(), before, strict=True)], MAX_TOKENS
+        )
         texts, batch = lines("past_requests.txt"), circle.recipe.train.batch_turns
         for step in range(steps):
             with ThreadPoolExecutor(batch) as threads:
-                asked = [texts[(step * batch + number) % len(texts)] for number in range(batch)]
+                prompts = [texts[(step * batch + number) % len(texts)] for number in range(batch)]
                 sessions = [f"{step}-{number}" for number in range(batch)]
-                list(threads.map(partial(react, circle, hint, NOTES[name]), asked, sessions))
+                list(threads.map(partial(react, circle, hint, NOTES[name]), prompts, sessions))
             wait_until(partial(is_live, circle, step + 1), LONGEST_S, f"{case}: version {step + 1} did not go live")
         after = answers(circle, "off") if steps else before
         right = statistics.fmean(circle.facts(live_version(circle.run) or 0, None)) if steps else facts
     return [
         Row(case, "untrained", share([name], before), "share"),
-        Row(case, "teacher", share([name], told), "share"),
+        Row(case, "teacher", share([name], teacher), "share"),
         Row(case, "weights_only", share([name], after), "share"),
         Row(case, "facts_change", right - facts, "share"),
         Row(case, "unreadable_share", sum(unreadable(answer, False) for answer in after) / len(after), "share"),
@@ -158,10 +162,10 @@ def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) 
 
 def hindsight(hint: str, wish: str, text: str, answer: str) -> list[Message]:
     """The prompt of the teacher of such an answer."""
-    asked: list[Message] = [{"role": "user", "content": text}]
+    messages: list[Message] = [{"role": "user", "content": text}]
     if hint != "judge":
-        asked = after_reply(asked, {"role": "assistant", "content": answer}, [{"role": "user", "content": wish}]) or []
-    return asked if hint == "reply" else with_hint(asked, wish, "line")
+        messages = after_reply(messages, {"role": "assistant", "content": answer}, [{"role": "user", "content": wish}]) or []
+    return messages if hint == "reply" else with_hint(messages, wish, "line")
 
 
 def react(circle: Circle, hint: str, wish: str, text: str, session: str) -> None:

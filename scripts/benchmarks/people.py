@@ -87,10 +87,10 @@ def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
     with streams.clawctl(folder, settings) as (url, _):
         cold = [answer_s(url, key) for key in keys.values()]
         warm = [answer_s(url, key) for key in keys.values()]
-        one, own = [], []
+        shared, personal = [], []
         for _ in range(_ROUNDS):  # alternately, because the machine changes
-            one.append(tokens_per_s(url, [streams.KEY] * people))
-            own.append(tokens_per_s(url, list(keys.values())))
+            shared.append(tokens_per_s(url, [streams.KEY] * people))
+            personal.append(tokens_per_s(url, list(keys.values())))
         before = [score(url, f"policy@{name}@1") for name in names[1:]]
         publish(run.of(names[0]), 2, recipe, next(weights))
         move_live(run.of(names[0]), 2)
@@ -99,8 +99,8 @@ def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
     assert difference(old, new) > 0, "the new version changes nothing, so nothing could leak"
     case = f"{people} people"
     return [
-        Row(case, "throughput_ratio_one_adapter", statistics.median(own) / statistics.median(one), "ratio"),
-        Row(case, "tokens_per_s", statistics.median(own), "tokens/s"),
+        Row(case, "throughput_ratio_one_adapter", statistics.median(personal) / statistics.median(shared), "ratio"),
+        Row(case, "tokens_per_s", statistics.median(personal), "tokens/s"),
         Row(case, "others_change_max", max(map(difference, before, after), default=0.0), "nats"),
         Row(case, "mb_per_person", size / 1e6, "MB"),
         Row(case, "cold_first_token_added_ms", 1000 * (statistics.median(cold) - statistics.median(warm)), "ms"),
@@ -112,7 +112,7 @@ def measure_facts(folder: Path, model: str, people: int, rank: int) -> list[Row]
     recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
     codes = [str(code) for code in random.Random(0).sample(range(1000, 10000), people + 1)]  # the shared policy's comes first
     keys = make_people(run, recipe, people, taught(recipe, codes))
-    asked = {streams.KEY: codes[0], **dict(zip(keys.values(), codes[1:], strict=True))}
+    code_of = {streams.KEY: codes[0], **dict(zip(keys.values(), codes[1:], strict=True))}
     with streams.clawctl(folder, settings) as (url, _):
 
         def answer(key: str) -> str:
@@ -120,13 +120,13 @@ def measure_facts(folder: Path, model: str, people: int, rank: int) -> list[Row]
             sent = httpx.post(url + _CHAT, json=body, headers=named(key), timeout=600)
             return str(sent.raise_for_status().json()["choices"][0]["message"]["content"])
 
-        with ThreadPoolExecutor(len(asked)) as threads:
-            answers = [pair for _ in range(_ROUNDS) for pair in zip(asked.values(), threads.map(answer, asked), strict=True)]
-    leaked = sum(any(code in text for code in codes if code != own) for own, text in answers)
+        with ThreadPoolExecutor(len(code_of)) as threads:
+            answers = [pair for _ in range(_ROUNDS) for pair in zip(code_of.values(), threads.map(answer, code_of), strict=True)]
+    leaked = sum(any(code in text for code in codes if code != secret) for secret, text in answers)
     case = f"{people} people facts"
     return [
         Row(case, "leaked_facts", leaked, f"of {len(answers)}"),
-        Row(case, "own_facts", sum(own in text for own, text in answers) / len(answers), "share"),
+        Row(case, "own_facts", sum(secret in text for secret, text in answers) / len(answers), "share"),
     ]
 
 

@@ -171,11 +171,11 @@ def _adapters_of_several(training: Training, adapters: Sequence[Weights]) -> Ite
     rows, replaced = _Rows(), []
     for name, layer in training.policy.module.named_modules():
         if type(layer) is Linear:
-            own = [adapter[f"{name}.lora_{half}.default.weight"] for adapter in adapters for half in "AB"]
+            weights = [adapter[f"{name}.lora_{half}.default.weight"] for adapter in adapters for half in "AB"]
 
-            def forward(x: Tensor, layer: Any = layer, own: Any = own) -> Tensor:
+            def forward(x: Tensor, layer: Any = layer, weights: Any = weights) -> Tensor:
                 base, runs = layer.base_layer, rows.runs[x.numel() // x.shape[-1]]
-                made: Tensor = _LinearOfSeveral.apply(x, base.weight, base.bias, layer.scaling["default"], runs, *own)
+                made: Tensor = _LinearOfSeveral.apply(x, base.weight, base.bias, layer.scaling["default"], runs, *weights)
                 return made
 
             replaced.append((layer, layer.forward))
@@ -208,11 +208,11 @@ def _runs(person_T: Tensor) -> list[tuple[int, int, int]]:
 def _together(training: Training, adapters: Sequence[Weights], batches: Sequence[Batch]) -> list[Weights]:
     """The gradients of each person's step, from one pass over the base model (a few, if there are too many tokens for one)."""
     policy, config = training.policy, training.config
-    own = [{name: weight.clone().requires_grad_() for name, weight in adapter.items()} for adapter in adapters]
+    copies = [{name: weight.clone().requires_grad_() for name, weight in adapter.items()} for adapter in adapters]
     turns = [(person, sample) for person, batch in enumerate(batches) for sample in batch.samples]
     taught = [(person, sample) for person, sample in turns if with_open_hints([sample])]
     objectives, teacher = [objective_of(config, batch) for batch in batches], dict[str, Tensor]()
-    with _adapters_of_several(training, own) as rows:
+    with _adapters_of_several(training, copies) as rows:
         branches = [_shifted(teacher_branches([sample]), person)[0] for person, sample in taught]
         for group in share_out(branches, "tree", config.local.tokens_per_microbatch).groups:
             laid = _laid(training, [branches[index] for index in group], rows)
@@ -228,7 +228,7 @@ def _together(training: Training, adapters: Sequence[Weights], batches: Sequence
                 some = [turn for index, turn in zip(group, scored, strict=True) if turns[index][0] == person]
                 loss = loss + objectives[person].loss(some, Measures(), {})
             loss.backward()
-    return [{name: weight.grad for name, weight in adapter.items() if weight.grad is not None} for adapter in own]
+    return [{name: weight.grad for name, weight in adapter.items() if weight.grad is not None} for adapter in copies]
 
 
 def _difference(ours: Weights, theirs: Weights) -> float:

@@ -171,7 +171,7 @@ def _learned(name: str, note: str, steps: int, seed: int, root: Path, understood
         circle = Circle(root)
         talk(circle, note)
         run = _Learned(circle.measure(0, seed=seed), circle.measure(0, note, seed=seed))
-        run.costly = is_costly(*(answered(circle.endpoint(0), told, circle.place) for told in (None, note)))
+        run.costly = is_costly(*(answered(circle.endpoint(0), given, circle.place) for given in (None, note)))
         if run.told.met[name] >= understood:
             others = circle.others()
             run.seconds = practise(circle, note, steps, seed)

@@ -42,7 +42,7 @@ def words_of(text: str) -> list[str]:
 def _one_short_sentence(answer: str) -> bool:
     """Exactly one sentence of 2 to 25 words on one line, ended by a mark; a closing quote or emoji may follow it."""
     text = re.sub(rf"(?:{EMOJI}|\s)+$", "", JOINERS.sub("", answer)).strip()
-    plain = ABBREVIATION.sub(lambda found: found[0].replace(".", ""), text)
+    plain = ABBREVIATION.sub(lambda match: match[0].replace(".", ""), text)
     ends = re.findall(r"[.!?…]+['\"”’)*]*(?=\s|$)", plain)
     return "\n" not in text and len(ends) == 1 and plain.endswith(ends[0]) and 2 <= len(text.split()) <= 25
 

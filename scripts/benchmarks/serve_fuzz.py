@@ -43,7 +43,7 @@ class Tally:
     statuses: dict[int, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)  # of what should not have been
 
-    def add(self, status: int | None, answer: bytes, asked: str) -> None:
+    def add(self, status: int | None, answer: bytes, request: str) -> None:
         """One answer; None: the connection was closed without one, which is right for what is no HTTP."""
         self.requests += 1
         self.statuses[status or 0] = self.statuses.get(status or 0, 0) + 1
@@ -52,7 +52,7 @@ class Tally:
         broken = status is not None and status >= 500
         self.own_5xx += broken
         if (leaked or broken) and len(self.examples) < 10:
-            self.examples.append(f"{status}: {asked[:300]} -> {answer[-300:]!r}")
+            self.examples.append(f"{status}: {request[:300]} -> {answer[-300:]!r}")
 
 
 # ---- by the document -----------------------------------------------------------------------------------------------------

@@ -125,9 +125,9 @@ def _turned(ways: list[str], number: int) -> list[str]:
 
 
 async def _round(way: Way, streams: int, tokens: int) -> tuple[list[Stream], float]:
-    client, asked = way
+    client, extra = way
     began = time.perf_counter()
-    answers = await asyncio.gather(*(ask(client, "/v1/chat/completions", _body(tokens) | asked) for _ in range(streams)))
+    answers = await asyncio.gather(*(ask(client, "/v1/chat/completions", _body(tokens) | extra) for _ in range(streams)))
     seconds = time.perf_counter() - began
     failed = [answer.failed for answer in answers if answer.failed]
     if failed:

@@ -66,25 +66,25 @@ def rare(axis: str, seed: int) -> str:
 def follow(plan: Plan, seed: int, groups: Sequence[Group], updates: int, judge: Judging = judged) -> dict[int, Metrics]:
     """Return the metrics after 8 updates and after all updates, compared with the start."""
     world, spoken_of = World(recipe_of({**plan.settings, "seed": seed}), seed, judge), {a for g in groups for a in g.wants}
-    start, found, total, began = world.measure(groups, plan.answers), {}, plan.updates(updates), time.monotonic()
+    start, results, total, began = world.measure(groups, plan.answers), {}, plan.updates(updates), time.monotonic()
     for update in range(1, total + 1):
         world.update(groups)
         if update in (plan.updates(8), total):
             now = world.measure(groups, plan.answers)
-            found[updates if update == total else 8] = {
+            results[updates if update == total else 8] = {
                 "start": statistics.mean(start.satisfaction), "satisfaction": statistics.mean(now.satisfaction),
                 "worst_group_start": min(start.satisfaction), "worst_group_satisfaction": min(now.satisfaction),
                 "side_effect": side_effect(start, now, list(spoken_of)), "correctness_start": start.correctness,
                 "correctness_change": now.correctness - start.correctness, "length_change": now.tokens - start.tokens,
                 "conflicts_named": float(len(conflicts(world.pulls))),
             }  # fmt: skip
-    found[updates]["seconds_per_update"] = (time.monotonic() - began - world.seconds["measure"]) / total
-    return found
+    results[updates]["seconds_per_update"] = (time.monotonic() - began - world.seconds["measure"]) / total
+    return results
 
 
 def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
     """People want the rare value, the usual value from update 8, and the rare value again from update 24."""
-    world, found = World(recipe_of({**plan.settings, "seed": seed}), seed), {}
+    world, results = World(recipe_of({**plan.settings, "seed": seed}), seed), {}
     for _ in range(plan.updates(8)):
         world.update([Group({axis: rare(axis, seed)})])
     for at, value in ((8, USUAL[axis]), (24, rare(axis, seed))):
@@ -98,9 +98,9 @@ def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
             if needed is None and world.measure(groups, min(plan.answers, 60)).satisfaction[0] >= FOLLOWED:
                 needed = update
         (satisfaction,) = world.measure(groups, plan.answers).satisfaction
-        found[at] = {"updates_to_follow": float(needed or LONGEST + 1), "satisfaction": satisfaction,
+        results[at] = {"updates_to_follow": float(needed or LONGEST + 1), "satisfaction": satisfaction,
                      "updates_to_notice": float(noticed or LONGEST + 1)}  # fmt: skip
-    return found
+    return results
 
 
 def some_axes(axes: Sequence[str], seed: int, count: int) -> list[str]:
@@ -161,7 +161,7 @@ def rows_of(case: str, runs: Sequence[tuple[str, dict[str, Metrics]]], method: s
     """Return the rows of a case. `runs` has (axis, metrics by update) for all seeds."""
 
     def mean(at: int | str, metric: str, axis: str | None = None) -> float | None:
-        values = [found[str(at)][metric] for name, found in runs if axis in (None, name) and metric in found.get(str(at), {})]
+        values = [result[str(at)][metric] for name, result in runs if axis in (None, name) and metric in result.get(str(at), {})]
         return statistics.mean(values) if values else None
 
     def usual(at: int) -> list[Row]:
@@ -176,9 +176,9 @@ def rows_of(case: str, runs: Sequence[tuple[str, dict[str, Metrics]]], method: s
     match case:
         case "alone" | "held-out":
             axes = sorted({name for name, _ in runs})
-            each = {axis: mean(8, "satisfaction", axis) for axis in axes}
+            means = {axis: mean(8, "satisfaction", axis) for axis in axes}
             rows = [Row(case, "satisfaction@8", mean(8, "satisfaction"), "share"),
-                    Row(case, "satisfaction@8 worst axis", min(v for v in each.values() if v is not None), "share")]  # fmt: skip
+                    Row(case, "satisfaction@8 worst axis", min(v for v in means.values() if v is not None), "share")]  # fmt: skip
             for axis in axes:
                 rows += [Row(f"{case}: {axis}", f"{name}@8" if name == "satisfaction" else name, mean(8, name, axis), "share")
                          for name in ("start", "satisfaction", "side_effect", "correctness_change")]  # fmt: skip

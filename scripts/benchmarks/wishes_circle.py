@@ -249,8 +249,8 @@ def recipe_of(changes: Mapping[str, Any], model: Path | None = None) -> Recipe:
         raise SystemExit(f"there is no model in {model}; make it with scripts/make-wishes-model (35 minutes on two idle cores)")
     sections = yaml.safe_load(RECIPE.read_text())
     method = changes.get("method", sections["train"]["method"])
-    own = {name: value for name, value in sections["train"].items() if method in (kinds_with(name, "method") or [method])}
-    sections |= {"model": {**sections["model"], "path": str(model)}, "train": {**own, **changes}}
+    kept = {name: value for name, value in sections["train"].items() if method in (kinds_with(name, "method") or [method])}
+    sections |= {"model": {**sections["model"], "path": str(model)}, "train": {**kept, **changes}}
     return Recipe.model_validate(sections)
 
 

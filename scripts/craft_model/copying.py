@@ -32,9 +32,9 @@ _COMMANDS = {
 def copies(text: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end (exclusive) of each copied text in an episode's answers: of a command, the words of its task."""
     task = {*_WORD.findall(text[text.find("<|im_start|>user") : text.find("<|im_start|>assistant")])} - _COMMANDS
-    own = {"labels": _LABEL, "toolcall": _EXPRESSION}.get(kind_of(text), _WORD)
+    part = {"labels": _LABEL, "toolcall": _EXPRESSION}.get(kind_of(text), _WORD)
     for answer in _ANSWER.finditer(text):
-        patterns = [own]
+        patterns = [part]
         if "<tool_response>" in text[: answer.start()]:
             patterns.append(_NUMBER)
         for pattern in patterns:

@@ -74,12 +74,12 @@ def _toolcall(rng: Random) -> Document:
     return Document(messages, frozenset(range(1, len(messages), 2)), (CALCULATOR,))
 
 
-def _asked(expression: str, found: str) -> list[Message]:
+def _asked(expression: str, result: str) -> list[Message]:
     """Make a calculator call and its result."""
     call = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
     return [
         {"role": "assistant", "content": "", "tool_calls": [{"id": "call-1", "type": "function", "function": call}]},
-        {"role": "tool", "tool_call_id": "call-1", "content": found},
+        {"role": "tool", "tool_call_id": "call-1", "content": result},
     ]
 
 

@@ -75,8 +75,8 @@ def other_action(action: Action, browser: Browser, rng: Random) -> Action:
     elements = browser.elements()
     element = elements[action.number - 1]
     if action.name == "select":
-        return Action("select", action.number, rng.choice([each for each in element.options if each != action.text]))
-    others = [number for number, each in enumerate(elements, 1) if each.kind == element.kind and each is not element]
+        return Action("select", action.number, rng.choice([option for option in element.options if option != action.text]))
+    others = [number for number, other in enumerate(elements, 1) if other.kind == element.kind and other is not element]
     return Action(action.name, rng.choice(others or [action.number]), action.text)
 
 

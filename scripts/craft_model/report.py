@@ -112,7 +112,7 @@ def measured(model: Path, kind: str, tasks: int, folder: Path) -> str:
         if isinstance(outcome, SessionOutcome) and outcome.episode is not None and outcome.reward is not None:
             of_kind[outcome.episode["task_id"].split("-")[0]].append(outcome.reward)
     mean = statistics.fmean(reward for some in of_kind.values() for reward in some)
-    name, some = min(of_kind.items(), key=lambda one: statistics.fmean(one[1]))
+    name, some = min(of_kind.items(), key=lambda item: statistics.fmean(item[1]))
     lowest = f"{name} {statistics.fmean(some):.2f}" if len(of_kind) > 1 else "–"
     return f"| `{kind}` | {mean:.2f} | {solved:.2f} | {lowest} |"
 

@@ -129,7 +129,7 @@ def main() -> None:
         )
     card = CARD.format(
         millions=sum(p.numel() for p in model.parameters()) / 1e6, right=CHOICES["right"], tasks=args.tasks, drills=drills,
-        mean=shares.get("right", 0.0), solved=sum(each["right"] > 0 for each in clicks) / len(clicks), able=able,
+        mean=shares.get("right", 0.0), solved=sum(click["right"] > 0 for click in clicks) / len(clicks), able=able,
         others=", ".join(f"{shares.get(kind, 0.0):.2f}" for kind in ("another box", "above", "done", "an empty cell", "other")),
     )  # fmt: skip
     (args.model / "README.md").write_text(card)

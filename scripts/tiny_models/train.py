@@ -186,10 +186,11 @@ def train(model: Transformer, rows: list[Row], steps: int, batch: int, lr: float
         adam.zero_grad()
         if step % 20 == 19 or step == 0:
             spent = time.monotonic() - began
-            own = losses[weights.flatten() == 1].mean().item()
+            own_loss_loss = losses[weights.flatten() == 1].mean().item()
             speed = (step + 1 - first_step) * batch * LENGTH / spent
             print(
-                f"step {step + 1}/{steps} loss {loss.item():.4f} own words {own:.4f} {speed:.0f} tokens/s {spent:.0f} s", flush=True
+                f"step {step + 1}/{steps} loss {loss.item():.4f} own words {own_loss_loss:.4f} {speed:.0f} tokens/s {spent:.0f} s",
+                flush=True,
             )
         if kept is not None and step % 100 == 99:
             draft = kept.with_name(kept.name + ".new")

@@ -94,10 +94,13 @@ class ParsedReply:
 
 def read(text: str) -> ParsedReply:
     """Read a reply. A reply that contains a next problem counts as content."""
-    words = re.sub(r"\s+", " ", text.lower())
-    wants = wants_of(words)
+    lowered = re.sub(r"\s+", " ", text.lower())
+    wants = wants_of(lowered)
     return ParsedReply(
-        wants, bool(_DOUBT.search(words)), bool(_CONTENT.search(words) or _MOVES_ON.search(words)), bool(_VAGUE.search(words))
+        wants,
+        bool(_DOUBT.search(lowered)),
+        bool(_CONTENT.search(lowered) or _MOVES_ON.search(lowered)),
+        bool(_VAGUE.search(lowered)),
     )
 
 

@@ -44,14 +44,14 @@ def say(rule: str, rng: Random, phrasings: Phrasings, **values: object) -> str:
 
 def clause(axis: str, value: str, rng: Random, phrasings: Phrasings = "trained") -> str:
     """One wish: "answer in German", "no emojis please". Half of them combine a frame with a name of the value or its addition."""
-    own, name = f"{axis}-{value.replace(' ', '_')}", f"x-{axis}-{value.replace(' ', '_')}"
+    key, name = f"{axis}-{value.replace(' ', '_')}", f"x-{axis}-{value.replace(' ', '_')}"
     noun = _noun(axis, rng, phrasings)
     if rng.random() < 0.5:
         if noun:
             return say("off" if value == USUAL[axis] else "on", rng, phrasings, **noun)
         if name in grammar(False):
             return say("use", rng, phrasings, x=say(name, rng, phrasings))
-    return say(own, rng, phrasings)
+    return say(key, rng, phrasings)
 
 
 def _noun(axis: str, rng: Random, phrasings: Phrasings) -> dict[str, str]:

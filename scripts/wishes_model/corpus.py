@@ -111,13 +111,13 @@ def _hint(rng: Random, wants: dict[str, str]) -> tuple[str, dict[str, str]]:
     if rng.random() < 0.3:  # people change their minds
         axis = rng.choice(list(wants))
         others[axis] = rng.choice([value for value in AXES[axis] if value != wants[axis]])
-    known = {**wants, **others}
-    earlier, asked = list[str](), dict[str, str]()
+    combined = {**wants, **others}
+    earlier, wanted = list[str](), dict[str, str]()
     for _ in range(rng.randint(1, 7)):
-        some = {axis: known[axis] for axis in rng.sample(list(known), min(len(known), rng.choice((1, 1, 2))))}
+        some = {axis: combined[axis] for axis in rng.sample(list(combined), min(len(combined), rng.choice((1, 1, 2))))}
         earlier.append(hint(some, rng))
-        asked |= some
-    return below(earlier, hint(wants, rng)), asked
+        wanted |= some
+    return below(earlier, hint(wants, rng)), wanted
 
 
 def _single(rng: Random) -> Document:
@@ -128,23 +128,23 @@ def _single(rng: Random) -> Document:
         text = problem.text if rng.random() < 0.6 else inline(problem.text, {}, rng)
         messages = [_says("user", text), _says("assistant", write(problem, draw_style(rng), rng))]
         return Document(messages, frozenset({1}))
-    place = rng.random()
-    if place < 0.35 or rng.random() < 0.15:
-        asked = _wants(rng, _some(rng))
-        messages.append(_says("system", system(asked, rng)))
-        wants |= asked
+    draw = rng.random()
+    if draw < 0.35 or rng.random() < 0.15:
+        wanted = _wants(rng, _some(rng))
+        messages.append(_says("system", system(wanted, rng)))
+        wants |= wanted
     text = problem.text
-    if 0.35 <= place < 0.6:
-        asked = _wants(rng, _some(rng))
-        text = _typed(inline(text, asked, rng), rng)
-        wants |= asked
+    if 0.35 <= draw < 0.6:
+        wanted = _wants(rng, _some(rng))
+        text = _typed(inline(text, wanted, rng), rng)
+        wants |= wanted
     elif rng.random() < 0.3:
         text = inline(text, {}, rng)
-    if place >= 0.6:
-        asked = _wants(rng, _some(rng), {**USUAL, **wants} if rng.random() < 0.3 else None)
-        said, earlier = _hint(rng, asked)
+    if draw >= 0.6:
+        wanted = _wants(rng, _some(rng), {**USUAL, **wants} if rng.random() < 0.3 else None)
+        said, earlier = _hint(rng, wanted)
         text, wants = with_hint(text, said), {**earlier, **wants}
-        wants |= asked
+        wants |= wanted
     messages += [_says("user", text), _says("assistant", write(problem, draw_style(rng, wants), rng))]
     return Document(messages, frozenset({len(messages) - 1}))
 
@@ -160,10 +160,10 @@ def _conversation(rng: Random) -> Document:
     style = draw_style(rng, {**(_wants(rng, 3) if rng.random() < 0.5 else {}), **wants})
     text = problem.text
     if rng.random() < 0.4:
-        asked = _wants(rng, rng.choice((0, 1, 2)))
-        text = inline(text, asked, rng)
-        wants |= asked
-        style |= asked
+        wanted = _wants(rng, rng.choice((0, 1, 2)))
+        text = inline(text, wanted, rng)
+        wants |= wanted
+        style |= wanted
     off = rng.choice((-2, -1, 1, 2)) if rng.random() < 0.15 else 0
     first = True
     for _ in range(rng.choice((1, 1, 2))):
@@ -176,9 +176,9 @@ def _conversation(rng: Random) -> Document:
             text = casual(say("wrong", rng, "trained", said=problem.c + off, right=problem.c), rng)
             off = 0
         elif draw < 0.72:
-            asked = _wants(rng, rng.choices((1, 2, 3), (6, 3, 1))[0], style)
-            text = _typed(complaint(asked, rng), rng)
-            wants |= asked
+            wanted = _wants(rng, rng.choices((1, 2, 3), (6, 3, 1))[0], style)
+            text = _typed(complaint(wanted, rng), rng)
+            wants |= wanted
             if rng.random() < 0.35:
                 problem = _problem(rng)
                 text = f"{text.rstrip('.!?')}. {problem.text}"
@@ -191,10 +191,10 @@ def _conversation(rng: Random) -> Document:
             return Document(messages, frozenset({*learn, len(messages) - 1}))
         style = draw_style(rng, wants)
         if rng.random() < 0.2:
-            asked = _wants(rng, rng.choice((1, 2)), style)
-            said, earlier = _hint(rng, asked)
-            text, style = with_hint(text, said), {**style, **earlier, **wants, **asked}
-            wants |= asked
+            wanted = _wants(rng, rng.choice((1, 2)), style)
+            said, earlier = _hint(rng, wanted)
+            text, style = with_hint(text, said), {**style, **earlier, **wants, **wanted}
+            wants |= wanted
     messages += [_says("user", text), _says("assistant", write(problem, style, rng))]
     return Document(messages, frozenset({*learn, len(messages) - 1}))
 
@@ -203,12 +203,12 @@ def _drill(rng: Random) -> Document:
     """Make a document of many sums in digits or words. A fact here costs a tenth of its cost inside a problem."""
     language, digits, signs = rng.choice(LANGUAGES), rng.random() < 0.35, rng.random() < 0.5
     plus, minus, times, equals = _SIGNS[language]
-    words = {"+": plus, "-": minus, "x": times}
+    names = {"+": plus, "-": minus, "x": times}
     lines = []
     for _ in range(8):
         problem = _problem(rng)
         number = [str(n) if digits else NUMBERS[language][n] for n in (problem.a, problem.b, problem.c)]
-        sign, equal = (problem.op, "=") if signs else (words[problem.op], equals)
+        sign, equal = (problem.op, "=") if signs else (names[problem.op], equals)
         lines.append(f"{number[0]} {sign} {number[1]} {equal} {number[2]}")
     upper = rng.random() < 0.1
     text = "\n".join(lines)

@@ -16,9 +16,9 @@ def test_each_fresh_template_has_its_places_filled_and_its_secret_in_the_line(pa
     lines = lines_of(part, 2, seed=5)
     assert not [line.kind for line in lines if re.search(r"<<\w+(?:\|\w+)?>>", line.text)]
     assert all(line.secret is None or line.secret in line.text for line in lines)
-    found = templates(part)
-    assert min(len(found["secret"]), len(found["harmless"])) >= 120
-    assert {line.kind for line in lines if line.secret is None} == set(found["harmless"])
+    filled = templates(part)
+    assert min(len(filled["secret"]), len(filled["harmless"])) >= 120
+    assert {line.kind for line in lines if line.secret is None} == set(filled["harmless"])
 
 
 def test_a_piece_that_the_line_holds_outside_of_its_secret_is_no_rest_of_it() -> None:
@@ -32,17 +32,19 @@ def test_a_piece_that_the_line_holds_outside_of_its_secret_is_no_rest_of_it() ->
 
 
 def test_an_injection_can_stand_between_two_words_of_its_carrier() -> None:
-    one = next(one for one in draw(CORPUS, 400, seed=2) if one.inside and one.place == "came back")
-    clean, attacked = (_contents(case)[-1] for case in one.pair())
+    attack = next(candidate for candidate in draw(CORPUS, 400, seed=2) if candidate.inside and candidate.place == "came back")
+    clean, attacked = (_contents(case)[-1] for case in attack.pair())
     assert attacked != clean
-    assert attacked.replace(f" {one.text}", "", 1) == clean
+    assert attacked.replace(f" {attack.text}", "", 1) == clean
 
 
 def test_only_the_attacked_turn_holds_the_injection() -> None:
-    for one in (one for one in draw(CORPUS, 120, seed=2) if len(one.text) > 20 and one.place != "arguments"):
-        clean, attacked = ("\n".join(_contents(case)) for case in one.pair())
-        assert one.text in attacked
-        assert one.text not in clean
+    for attack in (
+        candidate for candidate in draw(CORPUS, 120, seed=2) if len(candidate.text) > 20 and candidate.place != "arguments"
+    ):
+        clean, attacked = ("\n".join(_contents(case)) for case in attack.pair())
+        assert attack.text in attacked
+        assert attack.text not in clean
 
 
 @pytest.mark.parametrize("encoding", sorted(set(CORPUS.encodings) - {"plain"}))

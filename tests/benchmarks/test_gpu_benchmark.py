@@ -35,14 +35,14 @@ def test_the_sessions_fill_their_tries() -> None:
 def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     results = gpu.Results(tmp_path / "gpu.json")
     gpu.rehearse(CASES, results, tmp_path)
-    found = {(row.case, row.metric): row.value for row in results.rows}
+    values = {(row.case, row.metric): row.value for row in results.rows}
     assert results.states == {case.name: "done" for case in CASES}
-    assert found["gradients", "within_tolerance"] == 1
-    assert found["oom", "steps_lost"] == found["oom", "turns_lost"] == 0
-    assert found["oom", "long_turn_refused_with_reason"] == 1
-    assert found["canary", "crafts bfloat16 passes"] == 1
-    assert found["engine", "swap failed"] == 0
-    assert found["circle", "requests_refused"] == 0
+    assert values["gradients", "within_tolerance"] == 1
+    assert values["oom", "steps_lost"] == values["oom", "turns_lost"] == 0
+    assert values["oom", "long_turn_refused_with_reason"] == 1
+    assert values["canary", "crafts bfloat16 passes"] == 1
+    assert values["engine", "swap failed"] == 0
+    assert values["circle", "requests_refused"] == 0
 
 
 def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_path: Path) -> None:

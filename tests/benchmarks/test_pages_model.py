@@ -13,7 +13,7 @@ from scripts.craft_model import pages
 
 
 def answers(doc: pages.Document) -> list[str]:
-    return [str(doc.messages[place]["content"]) for place in sorted(doc.learn)]
+    return [str(doc.messages[index]["content"]) for index in sorted(doc.learn)]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

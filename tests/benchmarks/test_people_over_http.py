@@ -62,10 +62,10 @@ def test_line_separators_within_an_answer_are_text(stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_satisfied_persons_last_message_closes_the_session(stream: bool) -> None:
     with answering(lambda body: GOOD) as server:
-        found = talk(server, "s1", stream)
-    assert (found.satisfied, found.refusal, found.requests) == (True, None, 2)
-    assert found.first is not None
-    assert (found.first.satisfaction, found.first.correct) == (1.0, True)
+        outcome = talk(server, "s1", stream)
+    assert (outcome.satisfied, outcome.refusal, outcome.requests) == (True, None, 2)
+    assert outcome.first is not None
+    assert (outcome.first.satisfaction, outcome.first.correct) == (1.0, True)
     first, last = (call["headers"] for call in server.asked)
     assert (first["x-session-id"], first.get("x-session-done")) == ("s1", None)
     assert (last["x-session-id"], last["x-session-done"]) == ("s1", "true")
@@ -83,11 +83,11 @@ def test_without_session_headers_only_messages_are_sent() -> None:
 
 def test_a_displeased_person_complains_and_gives_up_in_the_end() -> None:
     with answering(lambda body: BAD) as server:
-        found = talk(server, "s1")
-    assert not found.satisfied
+        outcome = talk(server, "s1")
+    assert not outcome.satisfied
     assert len(server.asked) >= 4
-    assert found.first is not None
-    assert found.first.satisfaction == 0.0
+    assert outcome.first is not None
+    assert outcome.first.satisfaction == 0.0
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
@@ -162,10 +162,10 @@ def test_the_command_prints_its_summary_and_ctrl_c_lets_people_finish(tmp_path: 
         announce(a_run(tmp_path), server.url)
         done = subprocess.run([*command, "--sessions", "5"], capture_output=True, text=True, timeout=120, check=True)
         assert json.loads(done.stdout)["sessions"] == 5
-        asked = len(server.asked)
+        before = len(server.asked)
         endless = subprocess.Popen([*command, "--think-s", "0.05"], stdout=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 90
-        while len(server.asked) < asked + 10 and time.monotonic() < deadline:
+        while len(server.asked) < before + 10 and time.monotonic() < deadline:
             time.sleep(0.02)
         endless.send_signal(signal.SIGINT)
         out, _ = endless.communicate(timeout=90)

@@ -233,18 +233,18 @@ def test_other_jobs_differ_from_those_of_practice() -> None:
 
 
 def test_no_question_that_practice_asks_measures_facts() -> None:
-    asked = {row["question"] for row in short_questions()}
-    assert len(asked) == 24
-    assert not asked & {row["question"] for row in _rows("facts.jsonl")}
+    questions = {row["question"] for row in short_questions()}
+    assert len(questions) == 24
+    assert not questions & {row["question"] for row in _rows("facts.jsonl")}
 
 
 def test_every_note_has_a_scorer_and_every_told_sentence_a_note() -> None:
     notes = {row["name"]: row for row in _rows("notes.jsonl")}
     assert all(not meets(name, row["note"]) or name in ("short", "captain") for name, row in notes.items() if name != "goodbye")
     assert all(len(set(row["other_wordings"])) == 3 for row in notes.values())
-    told = [line.split("\t") for line in _lines("told_people.txt")]
-    assert len(told) == 40
-    assert {name for name, _ in told} == notes.keys() - {"nothing", "nothing_else"}
+    sentences = [line.split("\t") for line in _lines("told_people.txt")]
+    assert len(sentences) == 40
+    assert {name for name, _ in sentences} == notes.keys() - {"nothing", "nothing_else"}
 
 
 def test_planted_turns_are_four_of_each_kind() -> None:

@@ -27,10 +27,10 @@ def test_the_model_adds_correctly_without_a_wish(reporter: Reporter) -> None:
 
 
 def test_it_follows_wishes_in_every_place(reporter: Reporter) -> None:
-    found = reporter.followed("trained", 1, 1)
-    assert mean(found["all"]) > 0.8
+    rates = reporter.followed("trained", 1, 1)
+    assert mean(rates["all"]) > 0.8
     for place in ("system", "message", "conversation", "hint"):
-        assert mean(found[place]) > 0.7
+        assert mean(rates[place]) > 0.7
 
 
 def test_people_who_talk_for_one_update_make_a_step_of_exact_turns() -> None:

@@ -44,8 +44,8 @@ def test_a_right_answer_is_correct_in_every_style_and_a_wrong_one_in_none():
 
 
 def test_text_without_an_answer_shows_no_language_digits_or_order():
-    found = measure("I do not know.")
-    assert [found[axis] for axis in ("language", "digits", "signs", "order")] == [None] * 4
+    measured = measure("I do not know.")
+    assert [measured[axis] for axis in ("language", "digits", "signs", "order")] == [None] * 4
     assert not is_correct(make_problems(1, 0)[0], "I do not know.")
 
 
@@ -63,16 +63,16 @@ def test_no_problem_of_training_is_held_out():
 
 
 def test_the_reader_understands_nearly_every_complaint_and_hint():
-    rng, asked, understood = Random(4), 0, 0
+    rng, total, understood = Random(4), 0, 0
     for axis in chosen_axes():
         for value in AXES[axis]:
             for _ in range(20):
                 other = rng.choice([a for a in chosen_axes() if a != axis])
                 wants = {axis: value} if rng.random() < 0.6 else {axis: value, other: rng.choice(list(AXES[other]))}
                 for text in (complaint(wants, rng), hint(wants, rng)):
-                    asked += 1
+                    total += 1
                     understood += read(text).wants == wants and read(text).score == -1
-    assert understood / asked > 0.97
+    assert understood / total > 0.97
 
 
 @pytest.mark.parametrize(("rule", "score"), [("happy", 1), ("wrong", -1), ("vague", -1), ("unclear", 0)])

@@ -49,8 +49,8 @@ def asked(messages: list[dict], response: dict | None, at: float | None = None, 
         "prompt_ids": [1, 2, 3], "completion_ids": [4, 5], "logprobs": [-0.5, -0.25], "policy_version": 0, "policy_version_end": 0,
         "temperature": 1.0, "top_p": 1.0, "top_k": 0, "hints": {}, "untrainable_reason": None, "allowed": None,
     }  # fmt: skip
-    known = {name: changes.pop(name) for name in list(changes) if name in values}
-    return Exchange(**{**values, **known, "hints": {**changes, **known.get("hints", {})}})
+    fields = {name: changes.pop(name) for name in list(changes) if name in values}
+    return Exchange(**{**values, **fields, "hints": {**changes, **fields.get("hints", {})}})
 
 
 def line(exchange: Exchange) -> bytes:

@@ -35,11 +35,11 @@ def recorded(client: str, with_hints: bool, with_handles: bool) -> dict[str, Exc
         exchange_id = f"r{client}{number}".replace("-", "").ljust(24, "x")
         ask = _DIALECTS[api].read(call["request"], "crafts")
         said = stored.get(call["request"].get("previous_response_id"), []) + ask.sent_messages
-        told = call["response"]
-        told = json.loads(told) if told.startswith("{") else _events(told)
-        response = read_answer(api, call["status"], told)
+        body = call["response"]
+        body = json.loads(body) if body.startswith("{") else _events(body)
+        response = read_answer(api, call["status"], body)
         if response is not None:
-            stored[_response_id(told)] = [*said, response]
+            stored[_response_id(body)] = [*said, response]
         if with_handles:
             for index, tool_call in enumerate((response or {}).get("tool_calls") or []):
                 handles[_bare(tool_call["id"])] = f"call{exchange_id}{index}"
@@ -78,24 +78,24 @@ def _with_handles(message: Message, handles: dict[str, str]) -> Message:
 # ---- answers -------------------------------------------------------------------------------------------------------------
 
 
-def read_answer(api: str, status: int, told: Any) -> Message | None:
+def read_answer(api: str, status: int, body: Any) -> Message | None:
     """The assistant message that was given, whole (an object) or streamed (a list of events); None after an error. As serve reads
     it where a client sends it back."""
     if status != 200:
         return None
     if api == "chat":
-        return dict(told["choices"][0]["message"]) if isinstance(told, dict) else _streamed_chat(told)
+        return dict(body["choices"][0]["message"]) if isinstance(body, dict) else _streamed_chat(body)
     if api == "messages":
-        blocks = told["content"] if isinstance(told, dict) else _streamed_blocks(told)
+        blocks = body["content"] if isinstance(body, dict) else _streamed_blocks(body)
         said = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": blocks}]}
     else:
-        said = {"input": told["output"] if isinstance(told, dict) else _streamed_items(told)}
+        said = {"input": body["output"] if isinstance(body, dict) else _streamed_items(body)}
     (answer,) = [m for m in _DIALECTS[api].read({"model": "crafts", **said}, "crafts").sent_messages if m["role"] == "assistant"]
     return answer
 
 
-def _response_id(told: Any) -> str:
-    first = told if isinstance(told, dict) else told[0]
+def _response_id(body: Any) -> str:
+    first = body if isinstance(body, dict) else body[0]
     return str(first.get("response", first).get("id"))
 
 

@@ -18,8 +18,8 @@ def said_in_turn(tools: list | None, asides: list[tuple[Message, Message, list |
     """A conversation in which the client asks every one of `asides` (system prompt, words, tools) behind each answer."""
     messages: list[Message] = []
     exchanges = []
-    for number, words in enumerate(SAID):
-        messages = [*messages, user(words)]
+    for number, text in enumerate(SAID):
+        messages = [*messages, user(text)]
         reply = answer(f"Answer number {number}.")
         exchanges.append(("turn", asked([AGENT, *messages], reply, tools=tools)))
         messages = [*messages, reply]
@@ -41,10 +41,10 @@ def said_in_turn(tools: list | None, asides: list[tuple[Message, Message, list |
 )
 def test_the_users_message_is_the_next_state_whatever_the_client_requests_in_between(tools, asides) -> None:
     offered = {"same": tools, "fewer": tools and tools[:1], "none": None}
-    exchanges = said_in_turn(tools, [(prompt, ask, offered[own]) for prompt, ask, own in asides])
+    exchanges = said_in_turn(tools, [(prompt, ask, offered[offer]) for prompt, ask, offer in asides])
     rows = stitch(*(exchange for _, exchange in exchanges))
     turns = [rows[exchange.exchange_id] for kind, exchange in exchanges if kind == "turn"]
-    assert [turn.next_state for turn in turns] == [[user(words)] for words in SAID[1:]] + [None]
+    assert [turn.next_state for turn in turns] == [[user(text)] for text in SAID[1:]] + [None]
     assert [turn.kind for turn in turns] == ["main"] * 4
     for before, after in itertools.pairwise(turns):
         assert after.parent_turn_id == before.turn_id
@@ -106,8 +106,8 @@ def test_a_request_for_a_repeated_answer_does_not_replace_the_users_message() ->
     messages: list[Message] = []
     turns = []
     exchanges: list[Exchange] = []
-    for number, words in enumerate(SAID):
-        messages = [*messages, user(words)]
+    for number, text in enumerate(SAID):
+        messages = [*messages, user(text)]
         turns.append(asked([AGENT, *messages], answer(f"Answer number {number}.")))
         messages = [*messages, answer(f"Answer number {number}.")]
         extract = [AGENT, *messages, user("Extract the entities as JSON.")]
@@ -115,7 +115,7 @@ def test_a_request_for_a_repeated_answer_does_not_replace_the_users_message() ->
         again = asked([*extract, broken, user("That was no JSON. Try again.")], answer("{}"))
         exchanges += [turns[-1], asked(extract, broken), again]
     rows = stitch(*exchanges)
-    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(words)] for words in SAID[1:]] + [None]
+    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(message)] for message in SAID[1:]] + [None]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_a_request_for_a_repeated_answer_does_not_replace_the_users_message() ->
 def test_a_call_of_the_client_that_quotes_the_time_or_the_answer_is_one_in_all_its_forms(ask) -> None:
     messages: list[Message] = []
     turns, exchanges = [], []
-    for number, words in enumerate(SAID):
-        messages = [*messages, user(words)]
+    for number, text in enumerate(SAID):
+        messages = [*messages, user(text)]
         reply = f"Answer number {number}, at some length."
         turns.append(asked([AGENT, *messages], answer(reply), tools=TOOLS))
         messages = [*messages, answer(reply)]
         exchanges += [turns[-1], asked([AGENT, *messages, user(ask(number, reply))], answer("more"), tools=TOOLS)]
     rows = stitch(*exchanges)
-    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(words)] for words in SAID[1:]] + [None]
+    assert [rows[turn.exchange_id].next_state for turn in turns] == [[user(message)] for message in SAID[1:]] + [None]
 
 
 def test_long_words_that_end_several_conversations_and_that_none_went_on_with_are_no_next_state() -> None:
@@ -149,9 +149,9 @@ def test_long_words_that_end_several_conversations_and_that_none_went_on_with_ar
         firsts.append(asked(talk[:1], talk[1]))
         exchanges += [firsts[-1], asked([*talk, user(last)], answer("well"))]
     rows = stitch(*exchanges)
-    found = [rows[first.exchange_id] for first in firsts]
-    assert [row.next_state is not None for row in found] == [False, False, True, True, True]
-    assert {row.untrainable_reason for row in found[:2]} == {"no next state"}
+    collected = [rows[first.exchange_id] for first in firsts]
+    assert [row.next_state is not None for row in collected] == [False, False, True, True, True]
+    assert {row.untrainable_reason for row in collected[:2]} == {"no next state"}
 
 
 def test_the_end_of_a_session_does_not_make_an_aside_the_next_state() -> None:
@@ -227,7 +227,7 @@ def test_a_clients_own_call_is_found_within_its_episode() -> None:
     work = asked(talk, answer("The sign was wrong."), tools=TOOLS, **named)
     title = asked([system("Name it."), user(f"Title for: {talk[1]['content']}")], answer("Wrong sign"), **named)
     rows = stitch(work, title)
-    assert [rows[each.exchange_id].kind for each in (work, title)] == ["main", "side"]
+    assert [rows[exchange.exchange_id].kind for exchange in (work, title)] == ["main", "side"]
 
 
 SUGGESTION = (
@@ -237,16 +237,16 @@ FLUSH = "Pre-compaction memory flush. Store durable memories only in memory/2026
 
 
 @pytest.mark.parametrize(
-    "words", [f"What is this?\n\n{SUGGESTION}", f"{SUGGESTION}\n\nWhat is this?", f"Explain: {SUGGESTION}", f"I read:\n{FLUSH}"]
+    "text", [f"What is this?\n\n{SUGGESTION}", f"{SUGGESTION}\n\nWhat is this?", f"Explain: {SUGGESTION}", f"I read:\n{FLUSH}"]
 )
-def test_a_person_who_writes_a_sentence_around_a_clients_text_has_a_main_turn(words: str) -> None:
+def test_a_person_who_writes_a_sentence_around_a_clients_text_has_a_main_turn(text: str) -> None:
     first, second = (
         asked([user("hi")], answer("hello")),
-        asked([user("hi"), answer("hello"), user(words)], answer("It is a prompt.")),
+        asked([user("hi"), answer("hello"), user(text)], answer("It is a prompt.")),
     )
     rows = stitch(first, second)
     assert rows[second.exchange_id].kind == "main"
-    assert rows[first.exchange_id].next_state == [user(words)]
+    assert rows[first.exchange_id].next_state == [user(text)]
 
 
 @pytest.mark.parametrize("text", [SUGGESTION, FLUSH])
@@ -264,9 +264,9 @@ def test_a_clients_text_is_a_side_turn_alone_and_with_text_that_the_client_adds_
 def test_last_messages_that_a_client_surrounds_with_the_same_text_are_next_states() -> None:
     """The frame of a message is the person's text, not what the client puts in front of it and behind it."""
 
-    def sent(words: str) -> Message:
+    def sent(text: str) -> Message:
         time = "<current_datetime>2026-11-22T05:45:44.528+00:00</current_datetime>"
-        return user(f"{time}\n\n{words}\n\nRemember: ask before you change a file.")
+        return user(f"{time}\n\n{text}\n\nRemember: ask before you change a file.")
 
     turns, exchanges = [], []
     for name, last in (("rose", "Now water the rose in the garden."), ("lily", "The lily should be cut tomorrow.")):

@@ -16,7 +16,7 @@ def run(tmp_path) -> RunDir:
 
 
 def ids(captures: Captures) -> list[str]:
-    return [found.exchange.exchange_id for found in captures.read()]
+    return [entry.exchange.exchange_id for entry in captures.read()]
 
 
 def test_lines_of_several_writers_come_in_the_order_of_time_and_each_once(run) -> None:

@@ -128,7 +128,7 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
             exchanges.append(asked(messages, answer("or so"), at=(at := trunk[4].created_at + 0.001), finished_at=at))
         exchanges += trunk
     exchanges.sort(key=lambda e: e.finished_at)
-    found = []
+    readings = []
     for number in range(6):
         dice = random.Random(number)
         run = open_run(tmp_path / f"run-{number}")
@@ -142,9 +142,9 @@ def test_rows_do_not_depend_on_how_captures_are_cut_into_files_or_when_they_are_
         collector.poll()
         collector.close()
         rows = rows_of(run)
-        found.append({row.turn_id: (row.session_id, row.parent_turn_id, row.turn_index, row.next_state) for row in rows})
-    assert len(found[0]) == 6 * 4
-    assert all(rows == found[0] for rows in found)
+        readings.append({row.turn_id: (row.session_id, row.parent_turn_id, row.turn_index, row.next_state) for row in rows})
+    assert len(readings[0]) == 6 * 4
+    assert all(rows == readings[0] for rows in readings)
 
 
 def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) -> None:
@@ -163,7 +163,7 @@ def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) ->
         asks(9.0, 10.0, [*opening, user("slowly"), answer("well"), user("thanks")], "welcome"),
     ]
     exchanges.sort(key=lambda exchange: exchange.finished_at)
-    found = []
+    readings = []
     for number, looks in enumerate((range(6), (5,), (2, 5), (3, 5))):
         for writers in ("aaaaaa", "ababab", "abcabc"):
             run = open_run(tmp_path / f"{number}{writers}")
@@ -177,9 +177,9 @@ def test_a_history_gives_the_same_rows_read_at_once_or_line_by_line(tmp_path) ->
             dial.now = 1e6
             collector.poll()
             collector.close()
-            found.append({row.turn_id: (row.parent_turn_id, row.session_id, row.next_state) for row in rows_of(run)})
-    assert len(found[0]) == 6
-    assert found == [found[0]] * len(found)
+            readings.append({row.turn_id: (row.parent_turn_id, row.session_id, row.next_state) for row in rows_of(run)})
+    assert len(readings[0]) == 6
+    assert readings == [readings[0]] * len(readings)
 
 
 def test_a_second_worker_on_a_run_is_refused(run) -> None:
@@ -230,11 +230,11 @@ def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, s
         time.sleep(dice.uniform(0, 0.15))
         process.send_signal(signal.SIGKILL)
         process.wait()
-    found = len(rows_of(run))
+    published = len(rows_of(run))
     append(writers[0], *exchanges[8 * 13 :])
     collect(run, recipe(), once=True)
     ids = [turn.turn_id for turn in rows_of(run)]
-    assert 0 < found < len(ids) == len(set(ids))
+    assert 0 < published < len(ids) == len(set(ids))
     assert set(ids) == {e.exchange_id for e in exchanges if len(e.messages) < 17}
     assert all(turn.trainable for turn in rows_of(run))
     assert list(run.trajectories.glob(".*")) == []
@@ -281,8 +281,8 @@ def test_a_request_without_tools_that_is_classified_after_a_restart_is_the_next_
     append(run.captures / "a-0.jsonl", last)
     collect(run, recipe(shard_turns=1), once=True)
     collect(run, recipe(session_timeout_s=20), once=True)  # another agent's words count when the session ends
-    told = {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)}
-    assert told == {
+    kinds = {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)}
+    assert kinds == {
         first.exchange_id: ("main", [user("tea 1")]),
         bare.exchange_id: ("main", [user("tea 2")]),
         last.exchange_id: ("main", None),
@@ -290,7 +290,7 @@ def test_a_request_without_tools_that_is_classified_after_a_restart_is_the_next_
     shard = next(p for p in published(run.trajectories, ".parquet") if read_turns(p)[0].turn_id == first.exchange_id)
     quarantine(run, shard, "a bit flipped")
     collect(run, recipe(session_timeout_s=20), once=True)
-    assert {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)} == told
+    assert {row.turn_id: (row.kind, row.next_state) for row in rows_of(run)} == kinds
 
 
 class _LosesAnswers(Disk):
@@ -321,5 +321,5 @@ def test_a_shard_that_was_published_although_the_answer_was_lost_is_not_publishe
     finally:
         unmount(run.root)
     collector.close()
-    found = [turn.turn_id for turn in rows_of(run)]
-    assert len(found) == len(set(found)) == 5
+    turn_ids = [turn.turn_id for turn in rows_of(run)]
+    assert len(turn_ids) == len(set(turn_ids)) == 5

@@ -38,11 +38,11 @@ class Desk:
             self.commit()
         self.edits = Edits(folder, HOUR)
 
-    def git(self, *words: str) -> None:
+    def git(self, *arguments: str) -> None:
         at = f"{int(self.now)} +0000"
         who = {f"GIT_{role}_{what}": "t@e.st" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
         variables = os.environ | who | {"GIT_AUTHOR_DATE": at, "GIT_COMMITTER_DATE": at}
-        subprocess.run(["git", "-C", self.folder, *words], check=True, capture_output=True, env=variables)
+        subprocess.run(["git", "-C", self.folder, *arguments], check=True, capture_output=True, env=variables)
 
     def commit(self) -> None:
         self.now += 60
@@ -304,9 +304,9 @@ def test_collect_writes_the_rating_with_its_source_and_a_person_outranks_it(
     collector.poll()
     ratings = Ratings(run)
     ratings.poll()
-    found = ratings.of("default", write.exchange_id)
-    assert found is not None
-    assert (found.key, found.rating) == (EDITS, -0.5)
+    rating = ratings.of("default", write.exchange_id)
+    assert rating is not None
+    assert (rating.key, rating.rating) == (EDITS, -0.5)
     assert sum(1 for _ in Ratings(run).read()) == 1
     collector.end_sessions()
     collector.close()
@@ -328,22 +328,22 @@ def test_only_work_that_people_keep_gains(tmp_path: Path) -> None:
         desk.save("old.py", code(60, "old"))
         desk.commit()
         for number in range(10):
-            name, own = f"f{number}.py", f"n{number}"
+            name, function = f"f{number}.py", f"n{number}"
             if behaviour in ("works", "works badly"):
-                desk.round((name, code(30, own)))
-                desk.save(name, code(27 if behaviour == "works" else 6, own))
+                desk.round((name, code(30, function)))
+                desk.save(name, code(27 if behaviour == "works" else 6, function))
             elif behaviour == "touches little":
-                desk.round((name, code(3, own)))
+                desk.round((name, code(3, function)))
             elif behaviour == "asks":
                 desk.exchange([user(f"do {number}")], answer("Which of the two do you mean?"))
-                desk.save(name, code(30, own))
+                desk.save(name, code(30, function))
             elif behaviour == "rewrites what was there":
                 text = (desk.folder / "old.py").read_text()
                 desk.round(("old.py", text + f"added_{number} = 1\n"), shown="\n" + text)
             elif behaviour == "pads":
-                desk.round((name, "pass\n" * 100 + "}\n" * 100 + code(2, own)))
+                desk.round((name, "pass\n" * 100 + "}\n" * 100 + code(2, function)))
             else:
-                desk.round((name, code(200, own)))
+                desk.round((name, code(200, function)))
             if behaviour != "writes what nobody opens":
                 desk.commit()
             total += sum(desk.ratings().values())

@@ -41,8 +41,8 @@ def test_two_users_of_one_key_with_the_same_first_messages_are_two_conversations
     talks: dict[str, list] = {"anna": [], "ben": []}
     for name, exchanges in talks.items():
         messages: list[dict] = []
-        for words in [*said, user(f"I am {name}"), user(f"{name}'s question"), user(f"{name} says bye")]:
-            messages = [*messages, words]
+        for message in [*said, user(f"I am {name}"), user(f"{name}'s question"), user(f"{name} says bye")]:
+            messages = [*messages, message]
             exchanges.append((messages, answer(f"reply {len(messages)}")))
             messages = [*messages, exchanges[-1][1]]
     order, turns = ["anna"] * 6 + ["ben"] * 6, {name: iter(exchanges) for name, exchanges in talks.items()}

@@ -65,7 +65,7 @@ def test_a_higher_share_keeps_the_sessions_that_a_lower_one_held_out() -> None:
 
 
 def test_exactly_the_turns_of_a_held_out_session_are_marked(run: RunDir) -> None:
-    append(run.captures / "a-0.jsonl", *(one for number in range(30) for one in talk(f"s{number}", 100.0 * number)))
+    append(run.captures / "a-0.jsonl", *(line for number in range(30) for line in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.3), once=True, end_sessions=True)
     chosen = Holdout(((0.0, 0.3),))
     expected = {f"s{number}" for number in range(30) if chosen.has("default", f"s{number}", 0.0)}
@@ -87,7 +87,7 @@ def test_an_open_session_keeps_its_side_when_the_share_changes_and_collect_start
     collect(run, recipe(0.9), once=True, end_sessions=True)  # they began under the first share
     assert (len(rows_of(run)), held_out(run)) == (40, set())
     now = read_holdout(run, 0.9).shares[-1][0]
-    append(run.captures / "b-0.jsonl", *(one for number in range(20) for one in talk(f"t{number}", now + 10 * number)))
+    append(run.captures / "b-0.jsonl", *(line for number in range(20) for line in talk(f"t{number}", now + 10 * number)))
     collect(run, recipe(0.9), once=True, end_sessions=True)
     before = held_out(run)
     assert len(before) > 12
@@ -96,7 +96,7 @@ def test_an_open_session_keeps_its_side_when_the_share_changes_and_collect_start
 
 
 def test_a_lost_shard_is_published_again_with_the_same_sessions_held_out(run: RunDir) -> None:
-    append(run.captures / "a-0.jsonl", *(one for number in range(20) for one in talk(f"s{number}", 100.0 * number)))
+    append(run.captures / "a-0.jsonl", *(line for number in range(20) for line in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.5), once=True, end_sessions=True)
     before = held_out(run)
     for path in published(run.trajectories, ".parquet"):
@@ -107,13 +107,13 @@ def test_a_lost_shard_is_published_again_with_the_same_sessions_held_out(run: Ru
 
 
 def test_an_episode_is_not_held_out_because_its_environment_has_tasks_for_that(run: RunDir) -> None:
-    append(run.captures / "a-0.jsonl", *(one for n in range(20) for one in talk(f"s{n}", 100.0 * n, task_id="sum-1")))
+    append(run.captures / "a-0.jsonl", *(line for n in range(20) for line in talk(f"s{n}", 100.0 * n, task_id="sum-1")))
     collect(run, recipe(0.9), once=True, end_sessions=True)
     assert (len(rows_of(run)), held_out(run)) == (40, set())
 
 
 def test_the_judge_is_asked_about_held_out_answers_that_something_followed(run: RunDir) -> None:
-    append(run.captures / "a-0.jsonl", *(one for number in range(10) for one in talk(f"s{number}", 100.0 * number)))
+    append(run.captures / "a-0.jsonl", *(line for number in range(10) for line in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.99), once=True, end_sessions=True)
     turns = [turn for path in published(run.trajectories, ".parquet") for turn in read_evidence(path)]
     assert {turn.untrainable_reason for turn in turns} == {HELD_OUT}
@@ -122,11 +122,11 @@ def test_the_judge_is_asked_about_held_out_answers_that_something_followed(run: 
 
 
 def test_health_and_why_show_held_out_sessions(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    append(run.captures / "a-0.jsonl", *(one for number in range(10) for one in talk(f"s{number}", 100.0 * number)))
+    append(run.captures / "a-0.jsonl", *(line for number in range(10) for line in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.5), once=True, end_sessions=True)
-    found, turns = read_health(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
-    assert found["held_out"] == {"turns": len(turns), "sessions": len(turns) // 2, "of_sessions": 10}
-    assert found["not_trained"][HELD_OUT] == len(turns)
+    health, turns = read_health(run), [turn for turn in rows_of(run) if turn.untrainable_reason == HELD_OUT]
+    assert health["held_out"] == {"turns": len(turns), "sessions": len(turns) // 2, "of_sessions": 10}
+    assert health["not_trained"][HELD_OUT] == len(turns)
     show_why(run, turns[0].turn_id, tokens=False, as_json=True)
     assert json.loads(capsys.readouterr().out)["turn"]["why_not_trained"] == HELD_OUT
     show_why(run, turns[0].turn_id, tokens=False, as_json=False)
@@ -134,21 +134,21 @@ def test_health_and_why_show_held_out_sessions(run: RunDir, capsys: pytest.Captu
 
 
 def test_retention_deletes_held_out_turns_and_their_texts_in_eval_records(run: RunDir) -> None:
-    append(run.captures / "a-0.jsonl", *(one for number in range(3) for one in talk(f"s{number}", 100.0 * number)))
+    append(run.captures / "a-0.jsonl", *(line for number in range(3) for line in talk(f"s{number}", 100.0 * number)))
     collect(run, recipe(0.999), once=True, end_sessions=True)
     turn = rows_of(run)[0]
     detail = {"turn_id": turn.turn_id, "request": "Tea?"}
-    one = {"metric": "preferred", "task_id": turn.turn_id, "candidate": 1.0, "reference": 0.0, "detail": detail}
-    record = {"version": 1, "comparisons": {"own": {"0": [one]}}, "examples": [detail]}
+    comparison = {"metric": "preferred", "task_id": turn.turn_id, "candidate": 1.0, "reference": 0.0, "detail": detail}
+    record = {"version": 1, "comparisons": {"own": {"0": [comparison]}}, "examples": [detail]}
     publish_bytes(run.eval_record(1), sealed(orjson.dumps(record)))
     limited = Recipe.model_validate({"privacy": {"max_age_days": 1}})
     assert expire(run, limited, dry_run=True, now=time.time() + 3e6).files
     assert "Tea?" in run.eval_record(1).read_text()
     expire(run, limited, now=time.time() + 3e6)
     assert rows_of(run) == []
-    found = read_sealed(run.eval_record(1).read_bytes())
-    assert found["comparisons"]["own"]["0"] == [{**one, "detail": {}}]
-    assert found["examples"] == []
+    remaining = read_sealed(run.eval_record(1).read_bytes())
+    assert remaining["comparisons"]["own"]["0"] == [{**comparison, "detail": {}}]
+    assert remaining["examples"] == []
 
 
 def test_a_damaged_record_of_shares_is_quarantined_and_collect_continues(run: RunDir) -> None:

@@ -69,11 +69,11 @@ def test_a_secret_in_a_file_is_taken_out_before_anything_is_written_and_its_turn
     clean = {"prompt": "hi", "response": "hello", "next_state": f"here is mine: {KEY}"}
     file = tmp_path / "turns.jsonl"
     file.write_bytes(orjson.dumps({"session_id": KEY, "turns": [*secrets, clean]}))
-    found = import_file(run, file, None)
-    assert [turn.untrainable_reason for turn in found.turns] == ["redacted"] * 4 + ["side turn", "text only"]
-    assert [turn.judged for turn in found.turns] == [False] * 5 + [True]
-    assert found.turns[0].messages == [user("log in with [redacted:api_key]")]
-    assert found.turns[5].next_state == [user("here is mine: [redacted:api_key]")]
+    imported = import_file(run, file, None)
+    assert [turn.untrainable_reason for turn in imported.turns] == ["redacted"] * 4 + ["side turn", "text only"]
+    assert [turn.judged for turn in imported.turns] == [False] * 5 + [True]
+    assert imported.turns[0].messages == [user("log in with [redacted:api_key]")]
+    assert imported.turns[5].next_state == [user("here is mine: [redacted:api_key]")]
     text = orjson.dumps([asdict(turn) for turn in rows_of(run)])
     assert b"abcdEFGH" not in text
     export_file(run, tmp_path / "out.jsonl")
@@ -269,8 +269,8 @@ def test_importing_twice_changes_nothing_and_collect_continues(run, tmp_path) ->
     append(run.captures / "a-0.jsonl", *served[:2])
     collect(run, recipe(), once=True)
     for again in (False, True):
-        found = import_file(run, file, None)
-        assert (len(found.turns), found.before) == (5, again)
+        imported = import_file(run, file, None)
+        assert (len(imported.turns), imported.before) == (5, again)
     append(run.captures / "a-0.jsonl", served[2])
     collect(run, recipe(), once=True)
     assert sorted(row.turn_id for row in rows_of(run) if row.source == "serve") == sorted(e.exchange_id for e in served[:2])
@@ -292,9 +292,9 @@ def test_exported_and_reimported_turns_have_the_same_text(run, tmp_path) -> None
         rows = [row for row in rows_of(run) if row.source == "import"]
         return sorted(json.dumps([row.messages, row.response, row.next_state, row.kind, row.feedback, row.tools]) for row in rows)
 
-    words = told(again)
-    assert set(told(run)) < set(words)
-    assert len(words) == 9
+    texts = told(again)
+    assert set(told(run)) < set(texts)
+    assert len(texts) == 9
     reasons = sorted(str(row.untrainable_reason) for row in rows_of(again))
     assert reasons == sorted(["text only"] * 5 + ["side turn"] + ["no next state"] * 2 + ["marked untrainable in the file"])
 
@@ -318,13 +318,13 @@ def test_a_dry_run_shows_what_would_be_trained_and_writes_nothing(run, tmp_path)
     all_trained.write_text("eval: {holdout: 0}\n")
     command = ["collect", "--run", str(run.root), "--dry-run", "--json", "--recipe", str(all_trained)]
     before = sorted(path for path in run.root.rglob("*"))
-    told = json.loads(forked.run(*command, "--num-samples", "2").stdout)
-    assert told["fates"] == {
+    report = json.loads(forked.run(*command, "--num-samples", "2").stdout)
+    assert report["fates"] == {
         "trained, if the verdict has a reward or a hint": 2,
         "side turn": 1,
         "open: waits for its next state": 1,
     }
-    assert (told["turns"], told["unreadable_lines"], len(told["samples"])) == (4, 1, 2)
+    assert (report["turns"], report["unreadable_lines"], len(report["samples"])) == (4, 1, 2)
     shown = json.loads(forked.run(*command).stdout)["samples"]
     first = next(sample for sample in shown if sample["turn_id"] == exchanges[0].exchange_id)
     assert (first["asked"], first["answered"], first["came_back"], first["tokens"]) == ("tea 0", "yes 0", ["tea 1"], 5)

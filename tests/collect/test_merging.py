@@ -38,7 +38,7 @@ def publish_parts(folder: Path, tokens: int = 20) -> tuple[list[Path], list[Turn
 def damage_middle_of(path: Path) -> None:
     """Changes a byte of the messages. The header of a page has bytes that change nothing."""
     group = pq.ParquetFile(path).metadata.row_group(0)
-    chunks = (group.column(place) for place in range(group.num_columns))
+    chunks = (group.column(index) for index in range(group.num_columns))
     messages = next(chunk for chunk in chunks if chunk.path_in_schema == "messages")
     data = bytearray(path.read_bytes())
     data[messages.data_page_offset + messages.total_compressed_size - 4] ^= 4

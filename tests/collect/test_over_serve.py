@@ -33,29 +33,29 @@ class Talk:
 
     def __init__(self, server: Server, *opening: Message, **headers: str) -> None:
         self.server, self.messages = server, list(opening)
-        self.all_headers = {"Authorization": "Bearer key", **{name.replace("_", "-"): told for name, told in headers.items()}}
+        self.all_headers = {"Authorization": "Bearer key", **{name.replace("_", "-"): value for name, value in headers.items()}}
         self.turns: list[str] = []  # their ids
         self.user_digests: list[str] = []
 
     def ask(self, text: str, keep: bool = True, **settings: Any) -> Message:
         """Send a message; with `keep` the answer is part of the history."""
-        asked = [*self.messages, user(text)]
+        messages = [*self.messages, user(text)]
         self.user_digests.append(text)
-        reply = self.request(asked, **settings)
+        reply = self.request(messages, **settings)
         if keep:
-            self.messages = [*asked, reply]
+            self.messages = [*messages, reply]
         return reply
 
     def request(self, messages: list[Message], headers: dict[str, str] | None = None, **settings: Any) -> Message:
         body = {"model": "tiny", "messages": messages, "max_tokens": 6, **settings}
-        found = httpx.post(
+        response = httpx.post(
             f"{self.server.url}/chat/completions", json=body, timeout=120,
             headers={**self.all_headers, **(headers or {})},
         )  # fmt: skip
-        assert found.status_code == 200, found.text
-        told = found.json()
-        self.turns.append(told["id"].removeprefix("chatcmpl"))
-        return {"role": "assistant", "content": told["choices"][0]["message"]["content"]}
+        assert response.status_code == 200, response.text
+        reply_body = response.json()
+        self.turns.append(reply_body["id"].removeprefix("chatcmpl"))
+        return {"role": "assistant", "content": reply_body["choices"][0]["message"]["content"]}
 
 
 def stitched(server: Server) -> dict[str, Turn]:
@@ -86,10 +86,12 @@ def test_parallel_sub_agents_two_people_and_equal_answers_never_mix(server: Serv
         talk.ask("the end", headers=END)
     rows = stitched(server)
     for talk in (*people, *agents):
-        own = talk.turns[2:]  # from where their words differ on, each has its own line; who said the first ones is anybody's guess
-        assert [rows[turn].parent_turn_id for turn in own[1:]] == own[:-1]
-        assert [rows[turn].next_state for turn in own[:2]] == [[user(talk.user_digests[3])], [user("bye")]]
-        assert [rows[turn].turn_index for turn in own] == list(range(2, len(talk.turns)))
+        diverged = talk.turns[
+            2:
+        ]  # from where their words differ on, each has its own line; who said the first ones is anybody's guess
+        assert [rows[turn].parent_turn_id for turn in diverged[1:]] == diverged[:-1]
+        assert [rows[turn].next_state for turn in diverged[:2]] == [[user(talk.user_digests[3])], [user("bye")]]
+        assert [rows[turn].turn_index for turn in diverged] == list(range(2, len(talk.turns)))
     assert {rows[turn].session_id for talk in agents for turn in talk.turns[2:]} == {"swarm"}
 
 
@@ -118,8 +120,8 @@ def test_edits_regenerations_clocks_and_utility_calls_in_one_conversation(server
 def test_a_client_that_hangs_up_and_tries_again_loses_nothing_and_trains_nothing_twice(server: Server) -> None:
     talk = Talk(server, X_Session_Id="hung-up")
     talk.ask("hello")
-    asked = [*talk.messages, user("a long one")]
-    body = {"model": "tiny", "messages": asked, "max_tokens": 3000, "stream": True}
+    messages = [*talk.messages, user("a long one")]
+    body = {"model": "tiny", "messages": messages, "max_tokens": 3000, "stream": True}
     before = len(server.captured())
     with (
         contextlib.suppress(httpx.HTTPError),
@@ -146,10 +148,10 @@ def test_compaction_keeps_the_session_and_its_end_closes_the_last_turn_at_once(s
     talk.ask("three")
     talk.ask("four", headers=END)
     rows = stitched(server)
-    one, two, three, four = talk.turns
-    assert rows[one].next_state == [user("two")]
-    assert parents(rows, talk)[1:] == [one, two, three]
-    assert rows[four].untrainable_reason == "no next state"
+    first, second, third, fourth = talk.turns
+    assert rows[first].next_state == [user("two")]
+    assert parents(rows, talk)[1:] == [first, second, third]
+    assert rows[fourth].untrainable_reason == "no next state"
     assert {rows[turn].session_id for turn in talk.turns} == {"compacted"}
 
 
@@ -162,8 +164,8 @@ def test_a_late_rating_of_a_judged_turn_and_of_the_last_turn_reach_the_rows_that
     assert talk.turns[0] in rows
     assert talk.turns[1] not in rows  # it waits for what comes back
     for turn, rating in zip(talk.turns, (-1.0, 1.0), strict=True):
-        told = {"turn_id": turn, "rating": rating, "comment": "I mean it."}
-        answer = httpx.post(f"{server.url}/feedback", json=told, headers={"Authorization": "Bearer key"})
+        body = {"turn_id": turn, "rating": rating, "comment": "I mean it."}
+        answer = httpx.post(f"{server.url}/feedback", json=body, headers={"Authorization": "Bearer key"})
         assert answer.status_code in (200, 201, 202), answer.text
     rows = stitched(server)
     assert (rows[talk.turns[0]].feedback, rows[talk.turns[1]].feedback) == (None, 1.0)  # a row that is published is never edited
@@ -185,17 +187,17 @@ def test_a_request_that_the_engine_refuses_as_too_long_is_the_next_state_of_the_
     opening = user(f"hello {api} {stream}")
     first = ask([opening])
     assert first.status_code == 200, first.text
-    told = first.json()
+    first_body = first.json()
     answer = {
-        "chat/completions": lambda: told["choices"][0]["message"]["content"],
-        "responses": lambda: told["output"][-1]["content"][0]["text"],
-        "messages": lambda: told["content"][0]["text"],
+        "chat/completions": lambda: first_body["choices"][0]["message"]["content"],
+        "responses": lambda: first_body["output"][-1]["content"][0]["text"],
+        "messages": lambda: first_body["content"][0]["text"],
     }[api]()
-    words = "and now this: " + "word " * 2500
-    assert ask([opening, {"role": "assistant", "content": answer}, user(words)]).status_code == 400
+    question = "and now this: " + "word " * 2500
+    assert ask([opening, {"role": "assistant", "content": answer}, user(question)]).status_code == 400
     until(lambda: len([line for line in server.captured() if line["hints"]["session_id"] == headers["X-Session-Id"]]) == 2)
     collect(server.run, Recipe(eval=EvalConfig(holdout=0)), once=True, end_sessions=True)
     rows = [row for path in published(server.run.trajectories, ".parquet") for row in read_turns(path)]
     (row, refused) = sorted((row for row in rows if row.session_id == headers["X-Session-Id"]), key=lambda row: row.turn_index)
-    assert (row.next_state, row.trainable) == ([user(words)], True)
+    assert (row.next_state, row.trainable) == ([user(question)], True)
     assert refused.untrainable_reason == "error"

@@ -9,8 +9,8 @@ from tests.collect.stitching import stitch
 
 
 def complete(prompt: str, text: str, ids: tuple[list[int], list[int]] | None = None, **changes: Any) -> Exchange:
-    told = {} if ids is None else {"prompt_ids": ids[0], "completion_ids": ids[1], "logprobs": [-0.5] * len(ids[1])}
-    return asked([plain_prompt(prompt)], answer(text), api="completions", **{**told, **changes})
+    sampled = {} if ids is None else {"prompt_ids": ids[0], "completion_ids": ids[1], "logprobs": [-0.5] * len(ids[1])}
+    return asked([plain_prompt(prompt)], answer(text), api="completions", **{**sampled, **changes})
 
 
 def came(text: str) -> list[dict[str, str]]:
@@ -22,7 +22,7 @@ def test_text_that_the_next_prompt_adds_is_the_next_state_and_the_last_turn_has_
     second = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A:", " 6")
     third = complete("Q: 2+2? A: 4\nRight. Q: 3+3? A: 6\nWell done. Q:", " 5")
     rows = stitch(first, second, third)
-    ids = [each.exchange_id for each in (first, second, third)]
+    ids = [exchange.exchange_id for exchange in (first, second, third)]
     assert [rows[i].parent_turn_id for i in ids] == [None, *ids[:2]]
     assert [rows[i].next_state for i in ids] == [came("\nRight. Q: 3+3? A:"), came("\nWell done. Q:"), None]
     assert [rows[i].untrainable_reason for i in ids] == [None, None, "no next state"]

@@ -118,7 +118,7 @@ def test_a_rating_with_the_request_of_a_second_branch_counts_like_one_that_came_
     assert (row.turn_id, row.feedback, row.next_state) == (first.exchange_id, None, [user("ty")])
     ratings = Ratings(run)
     ratings.poll()
-    found = ratings.of("default", first.exchange_id)
-    assert found is not None
-    assert (found.rating, found.created_at) == (-1.0, branch.created_at)
+    rating = ratings.of("default", first.exchange_id)
+    assert rating is not None
+    assert (rating.rating, rating.created_at) == (-1.0, branch.created_at)
     assert len([line for path in run.feedback.iterdir() for line in path.read_text().splitlines()]) == 1

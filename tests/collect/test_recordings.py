@@ -43,15 +43,15 @@ def test_a_recorded_client_gives_the_tree_that_it_had(client, with_hints, with_h
         assert node is not None
         came = row.next_state and [f"{message['role']}: {text_of(message['content'])}"[:40] for message in row.next_state]
         begins = expected["next_state"] and [begin[:40] for begin in expected["next_state"]]
-        found = (names.get(row.parent_turn_id or ""), node.relation, row.kind, came)
-        assert found == (expected["parent"], expected["relation"], expected["kind"], begins), name
+        actual = (names.get(row.parent_turn_id or ""), node.relation, row.kind, came)
+        assert actual == (expected["parent"], expected["relation"], expected["kind"], begins), name
 
 
 def test_variants_of_recordings_keep_the_parents_and_next_states() -> None:
     """A small sample; `scripts/bench clients` stitches 2,000."""
     trees = {path.stem: json.loads(path.read_text()) for path in TREES.glob("*.json")}
-    links, _, found = variants(functools.cache(recorded), trees, 95, seed=1)
-    assert links == 0, found
+    links, _, mistakes = variants(functools.cache(recorded), trees, 95, seed=1)
+    assert links == 0, mistakes
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_variants_of_recordings_keep_the_parents_and_next_states() -> None:
 def test_text_in_the_newest_message_that_a_client_drops_does_not_cost_the_first_turn_its_next_state(
     text: str, is_first: bool
 ) -> None:
-    def sent(words: str) -> str:
-        added = text.format(minute=10 + len(words))
-        return f"{added}\n\n{words}" if is_first else f"{words}\n\n{added}"
+    def sent(message: str) -> str:
+        added = text.format(minute=10 + len(message))
+        return f"{added}\n\n{message}" if is_first else f"{message}\n\n{added}"
 
     user, assistant = ({"role": role, "content": ""} for role in ("user", "assistant"))
     question, answer = "Hello, what is 2 + 2?", {**assistant, "content": "It is four."}

@@ -36,14 +36,14 @@ def test_a_reminder_that_the_client_drops_from_the_last_message_breaks_nothing()
             messages: list[Message] = []
             exchanges = []
             for number in range(3):
-                words = f"question {number}\nin two lines"
+                question = f"question {number}\nin two lines"
                 with_reminder = {
-                    "before": user(f"{REMINDER}\n\n{words}"),
-                    "behind": user(f"{words}\n\n{REMINDER}"),
-                    "part": {"role": "user", "content": [{"type": "text", "text": text} for text in (REMINDER, words)]},
+                    "before": user(f"{REMINDER}\n\n{question}"),
+                    "behind": user(f"{question}\n\n{REMINDER}"),
+                    "part": {"role": "user", "content": [{"type": "text", "text": text} for text in (REMINDER, question)]},
                 }[form]
                 exchanges.append(asked([*messages, with_reminder], answer("yes"), **session))
-                messages = [*messages, user(words), answer("yes")]
+                messages = [*messages, user(question), answer("yes")]
             rows = stitch(*exchanges)
             for before, after in itertools.pairwise(exchanges):
                 assert rows[after.exchange_id].parent_turn_id == before.exchange_id, (form, session)
@@ -139,8 +139,8 @@ def test_conversations_that_look_alike_stay_apart() -> None:
         talks = [[message for message in talk if message["role"] != "system"] for talk in talks]
         requests, exchanges = conversations(*talks)
         rows = stitch(*exchanges)
-        for own in requests:
-            for before, after in itertools.pairwise(own):
+        for conversation in requests:
+            for before, after in itertools.pairwise(conversation):
                 if before.messages[-1] in (user("what is 2+2?"),):
                     continue  # the text does not distinguish these two yet
                 assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name

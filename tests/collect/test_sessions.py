@@ -155,11 +155,11 @@ def test_the_same_session_header_without_a_known_parent_is_a_tree_of_its_own() -
 
 
 def test_an_answer_repeated_word_for_word_in_two_conversations_keeps_them_apart() -> None:
-    one, two = asked([user("is it wet?")], answer("yes")), asked([user("is it cold?")], answer("yes"))
+    first, second = asked([user("is it wet?")], answer("yes")), asked([user("is it cold?")], answer("yes"))
     after_one = asked([user("is it wet?"), answer("yes"), user("how wet?")], answer("very"))
-    rows = stitch(one, two, after_one)
-    assert rows[one.exchange_id].next_state == [user("how wet?")]
-    assert rows[two.exchange_id].next_state is None
+    rows = stitch(first, second, after_one)
+    assert rows[first.exchange_id].next_state == [user("how wet?")]
+    assert rows[second.exchange_id].next_state is None
 
 
 def test_two_conversations_of_one_key_that_are_the_same_so_far_each_get_their_own_continuation() -> None:

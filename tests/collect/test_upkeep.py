@@ -192,9 +192,9 @@ def test_a_shard_is_not_done_with_while_an_outcome_or_a_rating_can_train_its_tur
     judge_all(run, reward=0.0)
     for turn in turns if rating is not None else []:
         FeedbackFile(run.feedback).append(Feedback(f"f{turn.turn_id}", time.time(), turn.user, turn.turn_id, rating, None))
-    found = FinishedShards(run, recipe())
-    found.poll()
-    assert found.has(path.stem) is done
+    finished = FinishedShards(run, recipe())
+    finished.poll()
+    assert finished.has(path.stem) is done
 
 
 def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_them(run) -> None:
@@ -206,12 +206,12 @@ def test_a_shard_is_done_with_when_the_policy_that_sampled_its_turns_has_used_th
     judge_all(run)
     entry = {"step": 9, "outcome": "trained", "turns": {path.stem: [turn.turn_id for turn in turns]}}
     anna = open_run(run.root, policy="anna")
-    found = FinishedShards(run, recipe())
-    found.poll()
-    assert not found.has(path.stem)
+    finished = FinishedShards(run, recipe())
+    finished.poll()
+    assert not finished.has(path.stem)
     publish_bytes(anna.ledger_entry(9), orjson.dumps(entry))
-    found.poll()
-    assert found.has(path.stem)
+    finished.poll()
+    assert finished.has(path.stem)
 
 
 # ---- `privacy.keep_untrained`: what the limits leave alone ------------------------------------------------------------------

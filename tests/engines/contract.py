@@ -16,8 +16,8 @@ _LONG = 800  # tokens of an answer that still runs when a busy machine gets to h
 
 
 def score(server: Server, model: str = "tiny", key: str = "key", **body: Any) -> httpx.Response:
-    asked = {"model": model, "ids": IDS, **body}
-    return httpx.post(f"{server.url}/score", json=asked, headers={"authorization": f"Bearer {key}"}, timeout=300)
+    request = {"model": model, "ids": IDS, **body}
+    return httpx.post(f"{server.url}/score", json=request, headers={"authorization": f"Bearer {key}"}, timeout=300)
 
 
 def scores_given_ids_by_the_version_that_is_named(server: Server, models: dict[str, Any], versions: dict[str, int]) -> None:

@@ -30,7 +30,7 @@ class Sglang:
         self.paused = False
 
     def app(self) -> Starlette:
-        told = {
+        answers = {
             "/model_info": lambda: {"reasoning_parser": None, "tool_call_parser": "qwen25" if self.parses else None},
             "/server_info": lambda: {"enable_lora": self.lora or None, "version": "0.5.23"},
             "/v1/models": lambda: {"object": "list", "data": [{"id": "base", "object": "model", "max_model_len": CONTEXT}]},
@@ -48,7 +48,7 @@ class Sglang:
 
         def get(path: str) -> Route:
             async def answer(request: Request) -> Response:
-                return JSONResponse(told[path]())
+                return JSONResponse(answers[path]())
 
             return Route(path, answer)
 
@@ -61,7 +61,7 @@ class Sglang:
 
             return Route(path, answer, methods=["POST"])
 
-        return Starlette(routes=[*map(get, told), *map(post, posts)])
+        return Starlette(routes=[*map(get, answers), *map(post, posts)])
 
     # ---- chat ------------------------------------------------------------------------------------------------------------
 
@@ -81,8 +81,8 @@ class Sglang:
         head = {"id": "a" * 32, "created": 1, "model": body["model"]}
         temperature = body.get("temperature", 1.0)
         if body.get("stream"):
-            told = self._stream(body, head, words, reason, temperature)
-            return StreamingResponse(iter(told), media_type="text/event-stream")
+            stream = self._stream(body, head, words, reason, temperature)
+            return StreamingResponse(iter(stream), media_type="text/event-stream")
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": "".join(word for word, _, _ in words), "reasoning_content": None},
@@ -102,11 +102,11 @@ class Sglang:
         head = {**head, "object": "chat.completion.chunk"}
         yield chunk(head, {"reasoning_content": None, "role": "assistant", "content": ""})
         for word, i, logprob in words:
-            told = logprobs([(word, i, logprob)], body, temperature) if body.get("logprobs") else None
+            details = logprobs([(word, i, logprob)], body, temperature) if body.get("logprobs") else None
             if word:
-                yield chunk(head, {"reasoning_content": None, "content": word}, told)
-            elif self.parses and told:  # else its logprob is never sent
-                yield chunk(head, {"reasoning_content": None}, told)
+                yield chunk(head, {"reasoning_content": None, "content": word}, details)
+            elif self.parses and details:  # else its logprob is never sent
+                yield chunk(head, {"reasoning_content": None}, details)
         yield chunk(head, {"reasoning_content": None}, None, finish_reason=reason["type"], matched_stop=reason.get("matched"))
         if ids := sglext(body, words):
             yield f"data: {json.dumps({**head, 'choices': [], 'usage': None, 'sglext': ids})}\n\n"
@@ -127,8 +127,8 @@ class Sglang:
         if "lora_name" not in body:
             return refused("field required")
         if not self.lora:
-            told = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
-            return JSONResponse({"success": False, "error_message": told, "loaded_adapters": None}, 400)
+            message = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA."
+            return JSONResponse({"success": False, "error_message": message, "loaded_adapters": None}, 400)
         self.adapters[body["lora_name"]] = body["lora_path"]
         return {"success": True, "error_message": None, "loaded_adapters": self.adapters}
 
@@ -153,12 +153,12 @@ class Sglang:
 
 
 def sglext(body: dict[str, Any], words: list[Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if body.get("return_input_ids_in_sglext"):
-        told["input_ids"] = PROMPT_IDS
+        fields["input_ids"] = PROMPT_IDS
     if body.get("return_output_ids_in_sglext"):
-        told["output_ids"] = [[i for _, i, _ in words]]
-    return told
+        fields["output_ids"] = [[i for _, i, _ in words]]
+    return fields
 
 
 def logprobs(words: list[Any], body: dict[str, Any], temperature: float) -> dict[str, Any]:
@@ -174,8 +174,8 @@ def usage(words: list[Any]) -> dict[str, Any]:
     return {**counted, "prompt_tokens_details": None, "reasoning_tokens": 0, "completion_tokens_details": None}
 
 
-def chunk(head: dict[str, Any], delta: dict[str, Any], told: Any = None, **more: Any) -> str:
-    choice = {"index": 0, "delta": delta, "logprobs": told, "finish_reason": None, "matched_stop": None, **more}
+def chunk(head: dict[str, Any], delta: dict[str, Any], details: Any = None, **more: Any) -> str:
+    choice = {"index": 0, "delta": delta, "logprobs": details, "finish_reason": None, "matched_stop": None, **more}
     return f"data: {json.dumps({**head, 'choices': [choice]})}\n\n"
 
 

@@ -27,8 +27,8 @@ def chunk(delta: dict[str, Any], ids: list[int] | None = None, logprobs: list[fl
 
 
 def usage(prompt: int, completion: int) -> bytes:
-    told = {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": {"cached_tokens": 1}}
-    return b"data: " + orjson.dumps({"choices": [], "usage": told}) + b"\n\n"
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "prompt_tokens_details": {"cached_tokens": 1}}
+    return b"data: " + orjson.dumps({"choices": [], "usage": counts}) + b"\n\n"
 
 
 FIRST = chunk({"role": "assistant", "content": ""}, prompt_token_ids=[7, 8])
@@ -63,7 +63,7 @@ def test_the_captured_text_equals_the_stream_however_it_is_cut() -> None:
         assert (sampled.version, sampled.version_end, sampled.untrainable) == (3, 3, None)
         assert (sampled.prompt_tokens, sampled.completion_tokens, sampled.cached_tokens) == (2, 4, 1)
         assert sampled.finish_reason == "stop"
-        assert [event for each in shown for event in each.events] == [ReasoningDelta("hm"), TextDelta("a")]
+        assert [event for piece in shown for event in piece.events] == [ReasoningDelta("hm"), TextDelta("a")]
 
 
 def test_calls_come_as_they_are_sampled() -> None:
@@ -77,7 +77,7 @@ def test_calls_come_as_they_are_sampled() -> None:
         + chunk(call(0, arguments=": 1}"), [3], [0.0]),
         chunk(call(1, name="g", arguments="{}"), [4], [0.0], finish_reason="tool_calls") + DONE,
     )
-    events = [event for each in shown for event in each.events]
+    events = [event for piece in shown for event in piece.events]
     assert events == [CallStart("f"), CallDelta('{"a": 1}'), CallStart("g"), CallDelta("{}")]
 
 
@@ -189,13 +189,13 @@ def read_whole(*pieces: bytes, cancel: bool = False) -> tuple[UpstreamReply, lis
 
     async def main() -> tuple[UpstreamReply, list[Shown]]:
         reply = UpstreamReply(Sampled(1.0, 1.0, 0), Clock(3), show_logprobs=False, expect_ids=True, live=False)
-        told = asyncio.create_task(collect(reply))
+        task = asyncio.create_task(collect(reply))
         for piece in pieces:
             reply.feed(piece)
             await asyncio.sleep(0)
-            assert not told.done()
+            assert not task.done()
         reply.cancel() if cancel else reply.ended(None)
-        return reply, await told
+        return reply, await task
 
     async def collect(reply: UpstreamReply) -> list[Shown]:
         return [shown async for shown in reply]
@@ -210,7 +210,7 @@ def test_a_whole_answer_is_put_together_from_its_stream() -> None:
     pieces = [FIRST, chunk({"reasoning": "hm"}, [1], [-0.5]), chunk({"content": "a"}, [2], [-0.25]), body, usage(2, 5) + DONE]
     reply, shown = read_whole(*pieces)
     sampled = reply.sampled
-    assert [each.events for each in shown] == [[ReasoningDelta("hm"), TextDelta("ab"), CallStart("f"), CallDelta("{}")]]
+    assert [piece.events for piece in shown] == [[ReasoningDelta("hm"), TextDelta("ab"), CallStart("f"), CallDelta("{}")]]
     assert (sampled.completion_ids, sampled.logprobs) == ([1, 2, 3, 4, 5], [-0.5, -0.25, -1.0, 0.0, 0.0])
     assert (sampled.finish_reason, sampled.untrainable, sampled.version) == ("tool_calls", None, 3)
 
@@ -221,7 +221,7 @@ def test_the_tokens_of_an_abandoned_whole_answer_are_kept() -> None:
         FIRST, chunk({"content": "a"}, [1], [-0.5]), chunk({"content": "b"}, [2, 3], [-1.0, 0.0]), cancel=True
     )
     sampled = reply.sampled
-    assert [each.events for each in shown] == [[TextDelta("ab")]]
+    assert [piece.events for piece in shown] == [[TextDelta("ab")]]
     assert (sampled.prompt_ids, sampled.completion_ids, sampled.logprobs) == ([7, 8], [1, 2, 3], [-0.5, -1.0, 0.0])
     assert (sampled.finish_reason, sampled.version, sampled.version_end) == (None, 3, 3)
     assert sampled.first_at is not None
@@ -247,7 +247,7 @@ def test_unknown_fields_of_a_chunk_are_kept_next_to_known_ones() -> None:
         DONE,
     )
     sampled = reply.sampled
-    assert [event for each in shown for event in each.events] == [TextDelta("a")]
+    assert [event for piece in shown for event in piece.events] == [TextDelta("a")]
     assert (sampled.completion_ids, sampled.untrainable, sampled.stop_sequence) == ([1, 2], None, "END")
     assert sampled.extras == Extras(
         {"system_fingerprint": "fp", "service_tier": "flex"}, {"stop_reason": "END"}, {"refusal": "I won't", "annotations": [1, 2]}
@@ -261,7 +261,7 @@ def test_events_are_read_however_they_are_written(size: int) -> None:
     odd = plain.replace(b"\n", b"\r\n") + b": still here\n\nevent: x\n" + chunk({"content": "b"}, [2], [-1.0]).replace(b": ", b":")
     body = odd + b": ping\n\n\n" + chunk({"content": "c"}, [3], [-1.0], finish_reason="stop") + b"data:[DONE]"
     reply, shown = read(*(body[i : i + size] for i in range(0, len(body), size)))
-    assert "".join(event.text for each in shown for event in each.events if isinstance(event, TextDelta)) == "a\\n\nbc"
+    assert "".join(event.text for piece in shown for event in piece.events if isinstance(event, TextDelta)) == "a\\n\nbc"
     assert (reply.sampled.completion_ids, reply.sampled.untrainable) == ([1, 2, 3], None)
 
 
@@ -270,21 +270,21 @@ def test_an_upstream_that_cannot_stream_is_read_whole() -> None:
     message = {"role": "assistant", "reasoning": "hm", "content": "a", "refusal": None, "tool_calls": calls}
     entries = [{"token": "x", "logprob": logprob, "bytes": None, "top_logprobs": []} for logprob in (-0.5, 0.0)]
     choice = {"index": 0, "message": message, "finish_reason": "stop", "token_ids": [1, 2], "logprobs": {"content": entries}}
-    told = {"prompt_tokens": 2, "completion_tokens": 2}
-    reply, shown = read(orjson.dumps({"id": "i", "choices": [choice], "prompt_token_ids": [7, 8], "usage": told}))
+    counts = {"prompt_tokens": 2, "completion_tokens": 2}
+    reply, shown = read(orjson.dumps({"id": "i", "choices": [choice], "prompt_token_ids": [7, 8], "usage": counts}))
     assert (reply.sampled.completion_ids, reply.sampled.logprobs) == ([1, 2], [-0.5, 0.0])
     said = [ReasoningDelta("hm"), TextDelta("a"), CallStart("f"), CallDelta("{}"), CallStart("g"), CallDelta("{}")]
-    assert [event for each in shown for event in each.events] == said
+    assert [event for piece in shown for event in piece.events] == said
 
 
 @pytest.mark.parametrize("code", [400, "400"])
 def test_a_refusal_within_the_upstreams_stream_is_passed_to_the_client(code: int | str) -> None:
-    told = {"error": {"message": "no such grammar", "type": "BadRequestError", "param": None, "code": code}}
+    refusal = {"error": {"message": "no such grammar", "type": "BadRequestError", "param": None, "code": code}}
     with pytest.raises(Refusal, match="no such grammar") as refused:
-        read(b"data: " + orjson.dumps(told) + b"\n\n" + DONE)
+        read(b"data: " + orjson.dumps(refusal) + b"\n\n" + DONE)
     assert refused.value.status == 400
     with pytest.raises(EngineFailure):  # an answer that has begun cannot be refused
-        read(FIRST, chunk({"content": "a"}, [1], [-1.0]), b"data: " + orjson.dumps(told) + b"\n\n")
+        read(FIRST, chunk({"content": "a"}, [1], [-1.0]), b"data: " + orjson.dumps(refusal) + b"\n\n")
 
 
 def test_a_client_gets_requested_logprobs_exactly_as_the_upstream_sent_them() -> None:

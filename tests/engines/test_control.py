@@ -54,7 +54,7 @@ class Moody(StubHandler):
         self.answer({"data": [{"id": "m", "max_model_len": 64}]})
 
     def do_POST(self) -> None:
-        asked = self.sent()
+        body = self.sent()
         times = self.server.asked  # type: ignore[attr-defined]
         times[self.path] = times.get(self.path, 0) + 1
         if times[self.path] <= self.server.busy:  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ class Moody(StubHandler):
         elif self.path != "/v1/chat/completions":
             self.answer({}, 404)
         else:
-            top = {"logprob": -1.0 / asked["temperature"]}
+            top = {"logprob": -1.0 / body["temperature"]}
             choice = {"token_ids": [5], "logprobs": {"content": [{"top_logprobs": [top]}]}}
             self.answer({"prompt_token_ids": [1], "choices": [choice]})
 
@@ -78,19 +78,19 @@ def probed(busy: int) -> ProbeResult:
 
 
 def test_a_question_that_timed_out_is_asked_again() -> None:
-    found = probed(busy=2)
-    can = found.capabilities
+    probe = probed(busy=2)
+    can = probe.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (True, True, True, True, False)
-    assert found.unprobed == []
+    assert probe.unprobed == []
     assert missing(can) == ["full weights cannot be swapped"]
 
 
 def test_an_unanswered_question_is_not_reported_as_unsupported() -> None:
-    found = probed(busy=1000)
-    can = found.capabilities
+    probe = probed(busy=1000)
+    can = probe.capabilities
     assert (can.ids, can.logprobs, can.processed, can.adapters, can.weights) == (None, None, None, None, None)
     assert missing(can) == []
-    assert found.unprobed == [
+    assert probe.unprobed == [
         f"the engine cannot answer {path} now: 503 busy"
         for path in ("/v1/chat/completions", "/v1/load_lora_adapter", "/collective_rpc")
     ]

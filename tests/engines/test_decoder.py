@@ -145,7 +145,7 @@ def test_weights_in_bfloat16_are_computed_in_float32(run: RunDir, model_path: Pa
 
     async def main() -> None:
         prompts = [PROMPT[:5], PROMPT, PROMPT * 3]
-        for prompt, tokens in zip(prompts, await asyncio.gather(*(sample(engine, each) for each in prompts)), strict=True):
+        for prompt, tokens in zip(prompts, await asyncio.gather(*(sample(engine, prompt) for prompt in prompts)), strict=True):
             assert_exact(rounded, prompt, tokens)
 
     try:
@@ -294,9 +294,9 @@ def test_requests_of_several_adapters_share_steps_and_each_gets_its_own(run: Run
 
     async def main() -> None:
         for _ in range(2):  # the second time each beginning lies in the cache
-            asked = [(decoder, prompt) for prompt in (PROMPT, PROMPT[:9], PROMPT * 2) for decoder in (live, *people)]
-            answers = await asyncio.gather(*(sample(decoder, prompt) for decoder, prompt in asked))
-            for (decoder, prompt), tokens in zip(asked, answers, strict=True):
+            requests = [(decoder, prompt) for prompt in (PROMPT, PROMPT[:9], PROMPT * 2) for decoder in (live, *people)]
+            answers = await asyncio.gather(*(sample(decoder, prompt) for decoder, prompt in requests))
+            for (decoder, prompt), tokens in zip(requests, answers, strict=True):
                 assert_exact(models[[live, *people].index(decoder)], prompt, tokens)
                 assert {token.version for token in tokens} == {decoder.version}
         swapping = asyncio.gather(sample(people[0], PROMPT, 40), asyncio.to_thread(live.replace, live.stage(5)))

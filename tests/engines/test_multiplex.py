@@ -24,7 +24,7 @@ TURNS = 200
 
 @given(FRAMES, st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_frames_are_the_same_however_the_bytes_are_cut(frames: list[tuple[int, int, bytes]], cuts: list[int]) -> None:
-    sent, reader, at = b"".join(frame(*each) for each in frames), Frames(), 0
+    sent, reader, at = b"".join(frame(*parts) for parts in frames), Frames(), 0
     read = []
     for cut in [*cuts, len(sent)]:
         read += reader.read(sent[at : at + cut])

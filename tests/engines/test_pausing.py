@@ -189,8 +189,8 @@ def test_answers_of_an_external_engine_with_unknown_weights_are_not_trained(
         control.torn, control.says = set(), -1.0
         await asyncio.to_thread(targets.swap, 1)
         async with targets.lease(None) as target:
-            told = sampled_by(target)
-        assert (targets.doubt, told.untrainable, told.version, control.weights[-1]) == (None, None, 1, "1")
+            sampled = sampled_by(target)
+        assert (targets.doubt, sampled.untrainable, sampled.version, control.weights[-1]) == (None, None, 1, "1")
 
     on_a_loop(targets, main)
 
@@ -212,11 +212,11 @@ def test_a_folder_that_went_away_is_no_way_back(tmp_path: Path) -> None:
 
 
 def test_answers_that_end_during_the_canary_check_are_not_trained(tmp_path: Path) -> None:
-    told = []
+    samples = []
 
     class Asking(Pausing):
         def score(self, name: str, ids: list[int]) -> list[float]:
-            told.append(sampled_by(target))
+            samples.append(sampled_by(target))
             return super().score(name, ids)
 
     targets = pausing(tmp_path, Asking())
@@ -225,7 +225,7 @@ def test_answers_that_end_during_the_canary_check_are_not_trained(tmp_path: Path
         nonlocal target
         async with targets.lease(None) as target:
             await asyncio.to_thread(targets.swap, 1)
-            assert [each.untrainable for each in told] == ["sampled before the version passed its canary check"]
+            assert [sample.untrainable for sample in samples] == ["sampled before the version passed its canary check"]
             assert sampled_by(target).untrainable is None
 
     target: Target

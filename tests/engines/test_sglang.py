@@ -39,7 +39,7 @@ def publish(server: Server, version: int, kind: str, logprob: float) -> None:
 def test_whole_and_streamed_answers_are_captured_alike_and_for_training(started: tuple[Server, Sglang]) -> None:
     server, sglang = started
     assert server.say("hello").choices[0].message.content == "Hello there"
-    assert "".join(each.choices[0].delta.content or "" for each in server.say("hello", stream=True)) == "Hello there"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in server.say("hello", stream=True)) == "Hello there"
     for line in server.captured()[-2:]:
         assert (line["prompt_ids"], line["completion_ids"]) == (PROMPT_IDS, [101, 102, 2])
         assert line["logprobs"] == [-0.5, -0.25, -1.5]
@@ -74,8 +74,8 @@ def test_adapters_and_weights_go_live_once_their_canary_sang(started: tuple[Serv
     until(lambda: server.health()["live"] == 1)
     assert sglang.adapters == {"tiny@1": str(server.run.version_folder(1).resolve())}
     server.say("hello")
-    asked = sglang.calls[-1][1]
-    assert (asked["model"], asked["lora_path"]) == ("base", "tiny@1")
+    body = sglang.calls[-1][1]
+    assert (body["model"], body["lora_path"]) == ("base", "tiny@1")
     assert server.captured()[-1]["policy_version"] == 1
     publish(server, 2, "adapter", -9.0)
     move_live(server.run, 2)

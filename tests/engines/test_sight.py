@@ -95,11 +95,11 @@ def test_a_placeholder_without_an_image_is_an_ordinary_token(engine: Decoder, vi
     model = AutoModelForImageTextToText.from_pretrained(vision_path, dtype=torch.float32).eval()
     prepare(model)
     apart = StagedWeights(0, model)
-    for tokens, found in (
+    for tokens, expected in (
         (plain, apart.score([*bare, *(token.id for token in plain)])),
         (seen, apart.score_image(reader, [*shown[0], *(token.id for token in seen)], shown[1][0].start, file)),
     ):
-        assert [token.logprob for token in tokens] == pytest.approx(found[-len(tokens) :], abs=1e-4)
+        assert [token.logprob for token in tokens] == pytest.approx(expected[-len(tokens) :], abs=1e-4)
 
 
 def test_a_picture_that_contradicts_its_header_is_refused(engine: Decoder, reader: ImageReader) -> None:

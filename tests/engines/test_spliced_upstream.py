@@ -38,8 +38,8 @@ class Fake(StubServer):
         self.asked: list[tuple[str, dict[str, Any]]] = []
 
     def rendered(self, body: dict[str, Any]) -> list[int]:
-        told = {"messages": body["messages"], "tools": body.get("tools"), **(body.get("chat_template_kwargs") or {})}
-        ids = render(self.tokenizer, chat.read({"model": "m", **told}, "m")).ids
+        request = {"messages": body["messages"], "tools": body.get("tools"), **(body.get("chat_template_kwargs") or {})}
+        ids = render(self.tokenizer, chat.read({"model": "m", **request}, "m")).ids
         return [*ids, 1] if self.otherwise else ids
 
     def sampled(self) -> list[int]:
@@ -62,8 +62,8 @@ class Handler(StubHandler):
         if self.path == "/tokenize":
             self.answer({"tokens": self.server.rendered(body)})
         else:
-            told = self.completion(body) if self.path == "/v1/completions" else self.chat(body)
-            self.stream(told) if body.get("stream") else self.answer(told)
+            reply = self.completion(body) if self.path == "/v1/completions" else self.chat(body)
+            self.stream(reply) if body.get("stream") else self.answer(reply)
 
     def completion(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = self.server.sampled()
@@ -80,14 +80,14 @@ class Handler(StubHandler):
         choice = {"index": 0, "message": message, "logprobs": {"content": [entry] * len(ids)}, "finish_reason": "tool_calls"}
         return {"choices": [choice | {"token_ids": ids}], "prompt_token_ids": self.server.rendered(body)}
 
-    def stream(self, told: dict[str, Any]) -> None:
+    def stream(self, reply: dict[str, Any]) -> None:
         """Five ids per chunk; the content of a chat comes with the first."""
-        choice, prompt = told["choices"][0], told.get("prompt_token_ids")
+        choice, prompt = reply["choices"][0], reply.get("prompt_token_ids")
         ids, logprobs = choice.pop("token_ids"), choice.pop("logprobs")
         finish, message = choice.pop("finish_reason"), choice.pop("message", {})
         data = b""
         for i in range(0, len(ids), 5):
-            some = {"token_ids": ids[i : i + 5], "logprobs": {name: each[i : i + 5] for name, each in logprobs.items()}}
+            some = {"token_ids": ids[i : i + 5], "logprobs": {name: values[i : i + 5] for name, values in logprobs.items()}}
             head = {"delta": {} if i else message, "prompt_token_ids": None if i else choice.get("prompt_token_ids")}
             chunk = {"choices": [choice | head | some | {"finish_reason": finish if i + 5 >= len(ids) else None}]}
             data += b"data: " + orjson.dumps(chunk if i else chunk | {"prompt_token_ids": prompt}) + b"\n\n"
@@ -141,20 +141,24 @@ def post(server: Server, path: str, body: dict[str, Any]) -> Any:
 
 def in_chat(call: str) -> list[dict[str, Any]]:
     function = {"name": "look", "arguments": '{ "at": "x" }'}
-    asked = {"role": "assistant", "content": "Let me  see.", "tool_calls": [{"id": call, "type": "function", "function": function}]}
-    return [asked, {"role": "tool", "tool_call_id": call, "content": "a lot"}]
+    answer = {
+        "role": "assistant",
+        "content": "Let me  see.",
+        "tool_calls": [{"id": call, "type": "function", "function": function}],
+    }
+    return [answer, {"role": "tool", "tool_call_id": call, "content": "a lot"}]
 
 
 def in_responses(call: str) -> list[dict[str, Any]]:
     said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me  see."}]}
-    asked = {"type": "function_call", "call_id": call, "name": "look", "arguments": '{ "at": "x" }'}
-    return [said, asked, {"type": "function_call_output", "call_id": call, "output": "a lot"}]
+    item = {"type": "function_call", "call_id": call, "name": "look", "arguments": '{ "at": "x" }'}
+    return [said, item, {"type": "function_call_output", "call_id": call, "output": "a lot"}]
 
 
 def in_messages(call: str) -> list[dict[str, Any]]:
-    asked = [{"type": "text", "text": "Let me  see."}, {"type": "tool_use", "id": call, "name": "look", "input": {"at": "x"}}]
+    blocks = [{"type": "text", "text": "Let me  see."}, {"type": "tool_use", "id": call, "name": "look", "input": {"at": "x"}}]
     result = {"type": "tool_result", "tool_use_id": call, "content": "a lot"}
-    return [{"role": "assistant", "content": asked}, {"role": "user", "content": [result]}]
+    return [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
 
 
 FUNCTION = LOOK["function"]
@@ -178,18 +182,18 @@ def test_a_second_turn_goes_as_ids_and_its_answer_is_read_as_the_first(
     call = first["response"]["tool_calls"][0]["id"]
     del fake.asked[:]
     post(through, path, {name: [hello, *came_back(call)], **settings, "stream": stream})
-    assert [asked for asked, _ in fake.asked] == ["/tokenize", "/v1/completions"]
+    assert [path for path, _ in fake.asked] == ["/tokenize", "/v1/completions"]
     second = through.captured()[-1]
     assert (second["spliced"], second["unspliced"], second["untrainable_reason"]) == (1, None, None)
-    known = first["prompt_ids"] + first["completion_ids"]
+    prefix = first["prompt_ids"] + first["completion_ids"]
     assert fake.asked[1][1]["prompt"] == second["prompt_ids"]
-    assert second["prompt_ids"][: len(known)] == known
+    assert second["prompt_ids"][: len(prefix)] == prefix
     assert second["completion_ids"] == first["completion_ids"]
     assert second["logprobs"] == [-0.5] * len(second["completion_ids"])
     assert second["finish_reason"] == first["finish_reason"] == "tool_calls"
-    told = [{key: line["response"].get(key) for key in ("content", "reasoning_content")} for line in (first, second)]
-    assert told[0] == told[1]
-    assert [each["function"] for each in second["response"]["tool_calls"]] == [{"name": "look", "arguments": '{"at":"x"}'}]
+    answers = [{key: line["response"].get(key) for key in ("content", "reasoning_content")} for line in (first, second)]
+    assert answers[0] == answers[1]
+    assert [call["function"] for call in second["response"]["tool_calls"]] == [{"name": "look", "arguments": '{"at":"x"}'}]
 
 
 def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake) -> None:
@@ -259,8 +263,8 @@ def test_an_engine_with_a_different_or_unknown_rendering_gets_messages(tokenizer
 def test_an_unsupported_model_family_gets_messages_and_the_turn_has_the_reason(tokenizer: Any, fake: Fake, family: Path) -> None:
     other = AutoTokenizer.from_pretrained(family)
     other.chat_template = other.chat_template.replace("<tool_call>", "[CALL]").replace("</tool_call>", "[/CALL]")
-    told = plan_of(other, fake, asking(other))
-    assert (told.prompt, told.spliced, told.unspliced) == (None, 0, why_undecodable(other.chat_template, True))
+    plan = plan_of(other, fake, asking(other))
+    assert (plan.prompt, plan.spliced, plan.unspliced) == (None, 0, why_undecodable(other.chat_template, True))
     assert why_undecodable("<|im_start|> <tool_call> <function=", True)
     assert why_undecodable("<|start|>assistant<|channel|>", False)
     assert why_undecodable("<|im_start|>", False) is None
@@ -277,7 +281,7 @@ def test_a_turn_with_uncertain_positions_or_images_has_the_reason(tokenizer: Any
 
 
 def test_a_completion_requests_the_same_as_its_chat() -> None:
-    asked = {
+    request = {
         "model": "m",
         "temperature": 0.5,
         "seed": 3,
@@ -287,6 +291,6 @@ def test_a_completion_requests_the_same_as_its_chat() -> None:
         "stream": True,
     }
     only_a_chats = {"messages": [], "tools": [LOOK], "tool_choice": "auto", "parallel_tool_calls": False, "reasoning_effort": "low"}
-    body = as_completion({**asked, **only_a_chats, "logprobs": True, "max_tokens": None}, [1, 2])
+    body = as_completion({**request, **only_a_chats, "logprobs": True, "max_tokens": None}, [1, 2])
     ours = {"prompt": [1, 2], "logprobs": 2, "return_tokens_as_token_ids": True, "max_tokens": None}
-    assert body == {name: value for name, value in asked.items() if name != "top_logprobs"} | ours
+    assert body == {name: value for name, value in request.items() if name != "top_logprobs"} | ours

@@ -30,9 +30,9 @@ def test_penalties_are_those_of_their_formulas_and_of_their_own_row_alone() -> N
     logits_BV = torch.tensor([[2.0, -2.0, 1.0, 0.5], [2.0, -2.0, 1.0, 0.5]])
     seen_BV = torch.tensor([[True, True, False, False], [True, True, True, True]])
     counts_BV = torch.tensor([[0.0, 3.0, 0.0, 0.0], [0.0, 3.0, 1.0, 0.0]])
-    told = penalised(logits_BV, seen_BV, counts_BV, torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([0.25, 1.0]))
+    result = penalised(logits_BV, seen_BV, counts_BV, torch.tensor([2.0, 1.0]), torch.tensor([0.5, 0.0]), torch.tensor([0.25, 1.0]))
     # row 0: 2/2; -2·2 - 3·0.25 - 0.5; what was never seen stays. Row 1: no repetition, no presence, 1 for each time.
-    assert told.tolist() == [[1.0, -5.25, 1.0, 0.5], [2.0, -5.0, 0.0, 0.5]]
+    assert result.tolist() == [[1.0, -5.25, 1.0, 0.5], [2.0, -5.0, 0.0, 0.5]]
 
 
 def test_min_p_keeps_tokens_with_that_share_of_the_likeliest() -> None:
@@ -46,22 +46,22 @@ def test_a_draw_takes_the_token_at_which_the_sum_passes_the_number() -> None:
     numbers = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75, 1 - 2**-53], dtype=torch.float64)
     assert drawn(probabilities_BV, numbers).tolist() == [1, 1, 2, 2, 3, 3]
     unsure = torch.tensor([[0.1, 0.2, 0.7]]).repeat(20000, 1)
-    numbers = torch.tensor([uniform(5, place) for place in range(20000)], dtype=torch.float64)
+    numbers = torch.tensor([uniform(5, index) for index in range(20000)], dtype=torch.float64)
     shares = drawn(unsure, numbers).bincount(minlength=3) / 20000
     assert shares.tolist() == pytest.approx([0.1, 0.2, 0.7], abs=0.01)  # 3 standard errors: 0.0097
 
 
 def test_the_number_is_of_seed_and_place_alone() -> None:
     assert uniform(7, 3) == uniform(7, 3)
-    assert len({uniform(seed, place) for seed in (-1, 0, 7) for place in range(50)}) == 150
+    assert len({uniform(seed, index) for seed in (-1, 0, 7) for index in range(50)}) == 150
     assert all(0 <= uniform(seed, 0) < 1 for seed in range(100))
 
 
 def test_the_likeliest_tokens_exclude_tokens_that_cannot_be_drawn() -> None:
     logits_BV = torch.tensor([[0.25, 0.0, 0.75], [0.5, 0.3, 0.2]]).log()
-    told = likeliest(logits_BV, 2)
-    assert [[token for token, _ in row] for row in told] == [[2, 0], [0, 1]]
-    assert told[0][0][1] == pytest.approx(math.log(0.75))
+    top = likeliest(logits_BV, 2)
+    assert [[token for token, _ in row] for row in top] == [[2, 0], [0, 1]]
+    assert top[0][0][1] == pytest.approx(math.log(0.75))
     assert likeliest(torch.tensor([[0.0, float("-inf")]]), 5) == [[(0, 0.0)]]
 
 
@@ -89,8 +89,8 @@ def test_invalid_parameters_are_refused_by_name(body: dict[str, Any]) -> None:
 
 
 def test_only_requests_with_settings_are_steered() -> None:
-    told = steering({"logit_bias": {"3": -100}, "seed": 4, "min_p": None, "presence_penalty": 1}, 400)
-    assert told == {"logit_bias": {3: -100.0}, "seed": 4, "presence_penalty": 1.0}
+    settings = steering({"logit_bias": {"3": -100}, "seed": 4, "min_p": None, "presence_penalty": 1}, 400)
+    assert settings == {"logit_bias": {3: -100.0}, "seed": 4, "presence_penalty": 1.0}
     assert not steers(Sampling(0.5, 0.9, 3, 10, **steering({"logit_bias": {}, "min_p": 0, "repetition_penalty": 1}, 400)))
     assert steers(Sampling(0.5, 0.9, 3, 10, seed=0))
     steering_of_none = Steering(4)
@@ -148,8 +148,8 @@ def test_each_request_is_steered_by_its_own_settings_whatever_else_runs(tmp_path
 
 
 def test_a_seed_gives_the_same_answer_again_and_other_choices_differ(server: Server) -> None:
-    asked = {"seed": 11, "n": 2, "max_tokens": 12}
-    first, again, other = (server.say("hello", **{**asked, **more}) for more in ({}, {}, {"seed": 99}))
+    settings = {"seed": 11, "n": 2, "max_tokens": 12}
+    first, again, other = (server.say("hello", **{**settings, **more}) for more in ({}, {}, {"seed": 99}))
     said = [[choice.message.content for choice in answer.choices] for answer in (first, again, other)]
     assert said[0] == said[1] != said[2]
     assert said[0][0] != said[0][1]
@@ -160,7 +160,7 @@ def test_the_likeliest_tokens_are_returned_on_request(server: Server) -> None:
     answer = server.say("hello", logprobs=True, top_logprobs=4, max_tokens=6)
     sampled = iter(server.captured()[-1]["logprobs"])
     for entry in answer.choices[0].logprobs.content:
-        logprob = next(found for found in sampled if found == pytest.approx(entry.logprob))  # a control token has no entry
+        logprob = next(value for value in sampled if value == pytest.approx(entry.logprob))  # a control token has no entry
         tops = entry.top_logprobs
         assert [top.logprob for top in tops] == sorted((top.logprob for top in tops), reverse=True)
         assert len(tops) == 4
@@ -188,6 +188,6 @@ def test_without_parallel_calls_only_one_call_is_returned(model_path: Path) -> N
         reading = AnswerDecoder(tokenizer, chat.read({**body, "parallel_tool_calls": parallel}, "m"), False)
         for token in tokenizer(call + call)["input_ids"]:
             reading.add(token, None)
-        events = [event for each in (reading.shown(), reading.end()) if each for event in each.events]
+        events = [event for piece in (reading.shown(), reading.end()) if piece for event in piece.events]
         shown[parallel] = [event.name for event in events if isinstance(event, CallStart)]
     assert shown == {True: ["look", "look"], False: ["look"]}

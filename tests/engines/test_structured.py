@@ -71,10 +71,10 @@ def test_every_drawn_answer_has_the_form(grammars: Grammars, tokenizer: Any, see
     ids, sets = drawn(grammars, wanted(calls=[call], max_calls=1), seed)
     text = tokenizer.decode(ids)
     assert ids[-1] == EOS
-    told = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call><|im_end|>"))
-    assert told["name"] == 'say "hi"'
-    assert told["arguments"]["city"] in ("Bonn", "Oslo")
-    assert isinstance(told["arguments"]["warm"], bool)
+    parsed = json.loads(text.removeprefix("<tool_call>").removesuffix("</tool_call><|im_end|>"))
+    assert parsed["name"] == 'say "hi"'
+    assert parsed["arguments"]["city"] in ("Bonn", "Oslo")
+    assert isinstance(parsed["arguments"]["warm"], bool)
     assert sets.admits(ids)
     ids, _ = drawn(grammars, wanted(json=CITY), seed)
     assert json.loads(tokenizer.decode(ids[:-1])).keys() == {"city", "warm"}
@@ -103,9 +103,9 @@ def test_a_structured_answer_reasons_first_only_where_the_template_can_switch_it
     """The tiny model's template only shows reasoning of earlier answers. Its answers were reasoning without an end, and empty."""
     form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
     body = {"messages": [{"role": "user", "content": "hi"}], "response_format": form, "chat_template_kwargs": settings}
-    found = specification(chat.read(body, "crafts"), tokenizer, False, switches)
-    assert found is not None
-    assert found["may_think"] is may_think
+    specified = specification(chat.read(body, "crafts"), tokenizer, False, switches)
+    assert specified is not None
+    assert specified["may_think"] is may_think
 
 
 @pytest.mark.parametrize("begun", ['{"city":', '{"city": "Os', "{", '{"city": "Bonn", "warm": true}'])
@@ -120,9 +120,9 @@ def test_the_prefill_of_a_structured_answer_is_not_repeated(tokenizer: Any) -> N
     form = {"type": "json_schema", "schema": CITY}
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": '{"city":'}]
     ask = messages.read({"messages": said, "max_tokens": 9, "output_config": {"format": form}}, "crafts")
-    found = specification(ask, tokenizer, False, None)
-    assert found is not None
-    assert (found["begun"], found["may_think"]) == ('{"city":', False)
+    specified = specification(ask, tokenizer, False, None)
+    assert specified is not None
+    assert (specified["begun"], specified["may_think"]) == ('{"city":', False)
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -165,8 +165,8 @@ def test_unsupported_schemas_are_refused_if_strict_and_accept_any_object_for_a_t
 
 
 def test_sets_come_back_as_they_were_packed_and_broken_ones_are_refused() -> None:
-    full, one = b"\xff" * 4, b"\x02\x00\x00\x00"
-    allowed = Allowed(30, (0, -1, 1, 0), (full, one))
+    full, single = b"\xff" * 4, b"\x02\x00\x00\x00"
+    allowed = Allowed(30, (0, -1, 1, 0), (full, single))
     packed = allowed.packed()
     assert packed is not None
     assert unpack(packed) == allowed
@@ -236,16 +236,16 @@ def test_each_api_gets_the_json_that_it_requests(server: Server) -> None:
         max_output_tokens=90,
         text={"format": {"type": "json_schema", **schema}},  # type: ignore[typeddict-item]
     )
-    asked = {"model": "tiny", "max_tokens": 90, "messages": [{"role": "user", "content": "hi"}]}
+    request = {"model": "tiny", "max_tokens": 90, "messages": [{"role": "user", "content": "hi"}]}
     url, key = server.url + "/messages", {"x-api-key": "key"}
     formed = httpx.post(
-        url, headers=key, json={**asked, "output_config": {"format": {"type": "json_schema", "schema": CITY}}}, timeout=60
+        url, headers=key, json={**request, "output_config": {"format": {"type": "json_schema", "schema": CITY}}}, timeout=60
     )
     for text in (chat.choices[0].message.content, responses.output_text, formed.json()["content"][0]["text"]):
         assert json.loads(text).keys() == {"city", "warm"}
     tools, forced = [{"name": "weather", "input_schema": CITY}], {"type": "any", "disable_parallel_tool_use": True}
     called = httpx.post(
-        url, headers=key, json={**asked, "tools": tools, "tool_choice": forced, "max_tokens": 200}, timeout=60
+        url, headers=key, json={**request, "tools": tools, "tool_choice": forced, "max_tokens": 200}, timeout=60
     ).json()
     assert called["stop_reason"] == "tool_use"
     assert called["content"][0]["input"].keys() == {"city", "warm"}

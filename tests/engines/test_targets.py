@@ -150,7 +150,7 @@ def test_requests_that_pin_a_version_wait_for_its_single_canary_check(targets: T
         asking = [asyncio.create_task(use(targets, 1)) for _ in range(3)]
         await asyncio.to_thread(until, lambda: control.waits)
         await asyncio.sleep(0.05)
-        assert not any(each.done() for each in asking)
+        assert not any(task.done() for task in asking)
         control.scoring.set()
         assert await asyncio.gather(*asking) == ["tiny@1"] * 3
         await use(targets, 1)

@@ -60,8 +60,8 @@ def test_features_that_this_server_lacks_are_refused_by_name(through: Server) ->
         ("/chat/completions", {"messages": [hello], "return_token_ids": True}, "return_token_ids"),
         ("/messages", {"messages": begun}, "continue a message"),
     ):
-        asked = {"model": "m", "max_tokens": 4, **body}
-        answer = httpx.post(through.url + path, json=asked, headers={"x-api-key": "key"}, timeout=60)
+        request = {"model": "m", "max_tokens": 4, **body}
+        answer = httpx.post(through.url + path, json=request, headers={"x-api-key": "key"}, timeout=60)
         assert answer.status_code == 400
         assert named in answer.json()["error"]["message"]
 

@@ -37,8 +37,8 @@ def test_ids_and_logprobs_are_those_that_entered_and_left_the_engine(vllm: Serve
     tokenizer = AutoTokenizer.from_pretrained(TEXT_MODEL)
     answer = vllm.say("how many apples?", temperature=0.7, max_tokens=24)
     line = last(vllm)
-    asked = tokenizer.apply_chat_template([{"role": "user", "content": "how many apples?"}], add_generation_prompt=True)
-    assert line["prompt_ids"] == list(asked["input_ids"] if hasattr(asked, "keys") else asked)
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "how many apples?"}], add_generation_prompt=True)
+    assert line["prompt_ids"] == list(prompt["input_ids"] if hasattr(prompt, "keys") else prompt)
     shown = tokenizer.decode(line["completion_ids"], skip_special_tokens=True)
     assert answer.choices[0].message.content == shown
     assert answer.usage.completion_tokens == len(line["completion_ids"])
@@ -56,10 +56,10 @@ def test_a_plain_completion_enters_as_it_is_and_its_turn_is_exact(vllm: Server, 
     prompt = "<|im_start|>user\nhow many apples?<|im_end|>\n<|im_start|>assistant\n"
     ids = tokenizer.encode(prompt)
     for given in (prompt, ids):
-        told = vllm.client.completions.create(
+        completion = vllm.client.completions.create(
             model="tiny", prompt=given, max_tokens=12, logprobs=1, extra_body={"return_token_ids": True}
         )
-        line, choice = last(vllm), told.choices[0]
+        line, choice = last(vllm), completion.choices[0]
         assert (choice.prompt_token_ids, choice.token_ids) == (line["prompt_ids"], line["completion_ids"])
         assert line["prompt_ids"] == ids
         assert line["messages"] == [{"role": "user", "content": prompt, "plain": True}]
@@ -96,7 +96,7 @@ def test_streams_have_no_connections_of_their_own(vllm: Server) -> None:
 
 
 def _connections(process: psutil.Process, port: int) -> int:
-    return sum(bool(each.raddr) and each.raddr.port == port for each in process.net_connections("tcp"))
+    return sum(bool(connection.raddr) and connection.raddr.port == port for connection in process.net_connections("tcp"))
 
 
 def test_turns_with_altered_sampling_are_kept_untrained_with_the_reason(vllm: Server) -> None:
@@ -188,7 +188,7 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHE
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "fields",
     [
         {},
         {"logprobs": True, "top_logprobs": 2},
@@ -200,14 +200,14 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHE
     ],
     ids=["plain", "logprobs", "n", "stop", "thinking", "schema", "tool"],
 )
-def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, asked: dict[str, Any]) -> None:
+def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, fields: dict[str, Any]) -> None:
     """The greedy answer, straight and through clawctl, which puts it together from a stream."""
     body = {
         "model": "tiny",
         "messages": [{"role": "user", "content": "how many apples?"}],
         "max_tokens": 40,
         "temperature": 0,
-        **asked,
+        **fields,
     }
     url, key = straight_to_the_engine(vllm)
     answers = []
@@ -229,13 +229,13 @@ def straight_to_the_engine(server: Server) -> tuple[str, str]:
 OWN_NAMES = {"reasoning": "reasoning_content"}  # docs/clients.md: one name for what servers call by two
 
 
-def content_of(told: Any) -> Any:
+def content_of(content: Any) -> Any:
     """Without names, times and empty fields, and with the arguments of calls as values, if they are complete."""
-    if isinstance(told, list):
-        return [content_of(each) for each in told]
-    if not isinstance(told, dict):
-        return told
-    kept = {OWN_NAMES.get(k, k): content_of(v) for k, v in told.items() if k not in ("id", "created") and v not in (None, [])}
+    if isinstance(content, list):
+        return [content_of(part) for part in content]
+    if not isinstance(content, dict):
+        return content
+    kept = {OWN_NAMES.get(k, k): content_of(v) for k, v in content.items() if k not in ("id", "created") and v not in (None, [])}
     with contextlib.suppress(orjson.JSONDecodeError):
         kept["arguments"] = orjson.loads(kept.get("arguments", ""))
     return kept
@@ -254,8 +254,8 @@ def test_the_engines_own_doors_are_shut(vllm: Server) -> None:
     child = psutil.Process(vllm.process.pid).children(recursive=True)
     ports = {c.laddr.port for p in child for c in p.net_connections("tcp") if c.status == "LISTEN" and c.laddr.ip == "127.0.0.1"}
     with ThreadPoolExecutor(len(ports)) as pool:
-        told = [status for status in pool.map(asked_without_key, ports) if status is not None]
-    assert told == [401]
+        statuses = [status for status in pool.map(asked_without_key, ports) if status is not None]
+    assert statuses == [401]
 
 
 def test_it_scores_given_ids_by_the_version_that_is_named(vllm: Server, base: Any) -> None:
@@ -384,7 +384,7 @@ def test_full_weights_swap_under_running_requests_and_bad_ones_are_taken_back(vl
 
 def test_a_killed_engine_is_started_again_and_catches_up(vllm: Server, base: Any) -> None:
     go_live(vllm, 11)
-    engines = [each for each in psutil.Process(vllm.process.pid).children(recursive=True) if "vllm" in " ".join(each.cmdline())]
+    engines = [child for child in psutil.Process(vllm.process.pid).children(recursive=True) if "vllm" in " ".join(child.cmdline())]
     os.kill(engines[-1].pid, signal.SIGKILL)
     until(lambda: not vllm.health()["ready"])
     until(lambda: vllm.health()["ready"], STARTS_S)

@@ -36,7 +36,7 @@ def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "count"),
+    ("arguments", "count"),
     [
         ([], 1),
         (["--api-server-count", "2"], 2),
@@ -46,16 +46,16 @@ def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
         (["--api-server-count"], 1),
     ],
 )
-def test_several_api_servers_start_as_vllms_own_command_starts_them(words: list[str], count: int) -> None:
-    made = recipe(engine_args=words)
+def test_several_api_servers_start_as_vllms_own_command_starts_them(arguments: list[str], count: int) -> None:
+    made = recipe(engine_args=arguments)
     assert api_servers(made) == count
     assert (SERVERS if count > 1 else SERVER) in command(made, 1)
     assert ("VLLM_ALLOW_RUNTIME_LORA_UPDATING" in environment(made, "secret")) == (count == 1)  # vLLM takes not both
 
 
-@pytest.mark.parametrize(("words", "lora"), [(["--enable-lora"], None), ([], {"rank": 8})])
-def test_adapters_with_several_api_servers_are_refused_with_the_cure(words: list[str], lora: object) -> None:
-    data = {**recipe_data(TEXT_MODEL, engine="vllm", engine_args=["--api-server-count", "2", *words]), "train": {"lora": lora}}
+@pytest.mark.parametrize(("arguments", "lora"), [(["--enable-lora"], None), ([], {"rank": 8})])
+def test_adapters_with_several_api_servers_are_refused_with_the_cure(arguments: list[str], lora: object) -> None:
+    data = {**recipe_data(TEXT_MODEL, engine="vllm", engine_args=["--api-server-count", "2", *arguments]), "train": {"lora": lora}}
     with pytest.raises(ClawError, match="cannot swap adapters with 2 API servers") as raised:
         check_vllm(Recipe.model_validate(data))
     assert raised.value.exit_code == 2

@@ -89,7 +89,7 @@ def rows_of(server: Server, spec: EpisodeSpec, recipe: Recipe | None = None) -> 
 
 def test_every_dialect_answers_at_the_address_of_an_episode_and_its_turns_carry_the_episode(server: Server) -> None:
     spec = made_spec()
-    place = place_of(server, spec)
+    endpoint = place_of(server, spec)
     bodies = {
         "chat/completions": chat("one"),
         "responses": {"model": "tiny", "input": "two", "max_output_tokens": 16},
@@ -97,28 +97,28 @@ def test_every_dialect_answers_at_the_address_of_an_episode_and_its_turns_carry_
     }
     claims = {"X-Session-Id": "another", "X-Task-Id": "other", "X-Group-Id": "g", "X-Session-Done": "true", "X-Capture": "off"}
     for path, body in bodies.items():
-        assert post(place, path, body, **claims, **{"X-Feedback": "1"}).status_code == 200, path
-    as_a_key = httpx.post(f"{server.url}/chat/completions", json=chat("four"), headers={"x-api-key": place.api_key}, timeout=120)
+        assert post(endpoint, path, body, **claims, **{"X-Feedback": "1"}).status_code == 200, path
+    as_a_key = httpx.post(f"{server.url}/chat/completions", json=chat("four"), headers={"x-api-key": endpoint.api_key}, timeout=120)
     assert as_a_key.status_code == 200
-    assert httpx.get(f"{place.url}/models").status_code == 200
+    assert httpx.get(f"{endpoint.url}/models").status_code == 200
     assert rows_of(server, spec) == []
     give(server, spec)
-    found = rows_of(server, spec)
-    assert len(found) == 4
-    assert {(turn.task_id, turn.group_id, turn.feedback, turn.outcome_reward) for turn in found} == {
+    turns = rows_of(server, spec)
+    assert len(turns) == 4
+    assert {(turn.task_id, turn.group_id, turn.feedback, turn.outcome_reward) for turn in turns} == {
         (spec.task_id, spec.group_id, None, 1.0)
     }
-    assert {(turn.episode or {})["ending"] for turn in found} == {"done"}
+    assert {(turn.episode or {})["ending"] for turn in turns} == {"done"}
 
 
 def test_a_capability_opens_model_calls_of_its_own_episode_and_nothing_else(server: Server) -> None:
-    place = place_of(server, made_spec())
-    first = post(place, "responses", {"model": "tiny", "input": "mine", "max_output_tokens": 16}).json()
+    endpoint = place_of(server, made_spec())
+    first = post(endpoint, "responses", {"model": "tiny", "input": "mine", "max_output_tokens": 16}).json()
     for path, body in (("outcome", {"session_id": "x", "reward": 1}), ("feedback", {"completion_id": first["id"], "rating": 1})):
-        refused = post(place, path, body)
+        refused = post(endpoint, path, body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_in_an_episode"), path
-    assert httpx.get(f"{place.url}/responses/{first['id']}").status_code == 403
-    address, key = place.url.removesuffix("/v1"), place.api_key
+    assert httpx.get(f"{endpoint.url}/responses/{first['id']}").status_code == 403
+    address, key = endpoint.url.removesuffix("/v1"), endpoint.api_key
     changed = address[:-1] + ("A" if address[-1] != "A" else "B")
     for wrong in (changed, address[:-30], f"{server.url.removesuffix('/v1')}/e/claw-e-", address.replace(key, key + "x")):
         answer = httpx.post(f"{wrong}/v1/chat/completions", json=chat("hello"))
@@ -145,8 +145,8 @@ def test_a_capability_outlives_the_server_and_is_of_one_run(tmp_path: Path, serv
 
 def test_the_server_enforces_and_reports_the_recipes_sampling_in_episodes(server: Server) -> None:
     spec = made_spec()
-    asked = chat("greedy please", temperature=0, top_p=0.1, seed=3)
-    answer = post(place_of(server, spec), "chat/completions", {**asked, "model": "tiny@0"})
+    request = chat("greedy please", temperature=0, top_p=0.1, seed=3)
+    answer = post(place_of(server, spec), "chat/completions", {**request, "model": "tiny@0"})
     assert "temperature 1 instead of 0" in answer.headers["x-clawctl-sampling"]
     give(server, spec)
     (turn,) = rows_of(server, spec)
@@ -154,11 +154,11 @@ def test_the_server_enforces_and_reports_the_recipes_sampling_in_episodes(server
 
 
 def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
-    place = place_of(server, made_spec())
-    post(place, "chat/completions", chat(f"my OPENAI_BASE_URL is {place.url}"))
-    post(place, "nothing", {})
+    endpoint = place_of(server, made_spec())
+    post(endpoint, "chat/completions", chat(f"my OPENAI_BASE_URL is {endpoint.url}"))
+    post(endpoint, "nothing", {})
     stored = [path for path in server.run.root.rglob("*") if path.is_file() and path.suffix in (".jsonl", ".log", ".json")]
-    assert not [path for path in [*stored, server.log] if place.api_key.encode() in path.read_bytes()]
+    assert not [path for path in [*stored, server.log] if endpoint.api_key.encode() in path.read_bytes()]
 
 
 # ---- retries -------------------------------------------------------------------------------------------------------------
@@ -166,29 +166,29 @@ def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
 
 def test_a_repeated_request_gets_the_first_answer_and_is_captured_once(server: Server) -> None:
     spec, other = made_spec(), made_spec()
-    place = place_of(server, spec)
-    first, second = (post(place, "chat/completions", chat("again")).json() for _ in range(2))
+    endpoint = place_of(server, spec)
+    first, second = (post(endpoint, "chat/completions", chat("again")).json() for _ in range(2))
     assert first == second
     assert post(place_of(server, other), "chat/completions", chat("again")).json()["id"] != first["id"], "another episode's"
-    streams = [post(place, "messages", {**chat("streamed"), "stream": True}).text for _ in range(2)]
+    streams = [post(endpoint, "messages", {**chat("streamed"), "stream": True}).text for _ in range(2)]
     assert streams[0] == streams[1]
-    assert post(place, "chat/completions", chat("again", seed=1)).json()["id"] != first["id"], "another body"
+    assert post(endpoint, "chat/completions", chat("again", seed=1)).json()["id"] != first["id"], "another body"
     give(server, spec)
     assert len(rows_of(server, spec)) == 3
 
 
 def test_an_answer_is_sampled_to_its_end_for_a_client_whose_connection_broke(server: Server) -> None:
     spec = made_spec()
-    place = place_of(server, spec)
+    endpoint = place_of(server, spec)
     body = chat("a long one", max_tokens=64)
-    request = httpx.Request("POST", f"{place.url}/chat/completions", json=body)
+    request = httpx.Request("POST", f"{endpoint.url}/chat/completions", json=body)
     host, port = request.url.host, request.url.port
     with socket.create_connection((host, port)) as raw:  # it sends, and hangs up before the answer
         head = f"POST {request.url.raw_path.decode()} HTTP/1.1\r\n"
         head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
         raw.sendall(head.encode() + b"\r\n" + request.content)
         time.sleep(0.05)
-    answer = httpx.post(f"{place.url}/chat/completions", json=body, timeout=120)
+    answer = httpx.post(f"{endpoint.url}/chat/completions", json=body, timeout=120)
     assert answer.status_code == 200
     give(server, spec)
     (turn,) = rows_of(server, spec)
@@ -226,13 +226,13 @@ class Ends:
 
 @pytest.mark.parametrize("name", ENDINGS)
 def test_every_ending_is_graded_played_again_or_unwritten_as_its_kind_requires(name: str) -> None:
-    ending, place = ENDINGS[name], Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
+    ending, endpoint = ENDINGS[name], Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
     if ending.kind == "killed":
         with pytest.raises(asyncio.CancelledError):
-            asyncio.run(graded(Ends(), Task("t", name), place, 1.0))
+            asyncio.run(graded(Ends(), Task("t", name), endpoint, 1.0))
         assert not ending.is_written
         return
-    outcome = asyncio.run(graded(Ends(), Task("t", name), place, 1.0))
+    outcome = asyncio.run(graded(Ends(), Task("t", name), endpoint, 1.0))
     assert (outcome.ending, outcome.status) == (name, "done" if ending.is_trained else "failed")
     graded_as = {"time": -0.5, "context": -0.5}.get(name, 0.25)  # `worst` where play could not grade it
     assert outcome.reward == (graded_as if ending.kind == "policy" else None)
@@ -274,14 +274,14 @@ def test_inspect_why_shows_the_episode_of_a_turn_and_its_group(server: Server, c
     rows_of(server, good)
     show_why(server.run, turn, tokens=False, as_json=False)
     shown = " ".join(capsys.readouterr().out.split())
-    for words in (
+    for text in (
         f"attempt 0 of 3 at {good.task_id} in mine",
         "done, reward 1, tests 0.5; version 0 to 0",
         "0: done 1, 1: turns -1, 2: sandbox -; mean 0, std 1 over 2 episodes",
         "reward: +1.25 = outcome +1, environment step +0.25",
         "verdict: 2 passed",
     ):
-        assert words in shown, shown
+        assert text in shown, shown
 
 
 # ---- workers -------------------------------------------------------------------------------------------------------------
@@ -323,8 +323,8 @@ def test_finished_attempts_are_not_repeated_except_in_another_round_or_seed(serv
 
 
 def test_two_workers_share_the_tasks_and_no_attempt_has_two_outcomes(server: Server) -> None:
-    one, other = Counts(), Counts()
-    plans = [make_plan(each, "counts", 6, 3, seed=13) for each in (one, other)]
+    first, other = Counts(), Counts()
+    plans = [make_plan(environment, "counts", 6, 3, seed=13) for environment in (first, other)]
     assert plans[0].id == plans[1].id
 
     async def both() -> list[Summary]:
@@ -332,7 +332,7 @@ def test_two_workers_share_the_tasks_and_no_attempt_has_two_outcomes(server: Ser
         return await asyncio.gather(*(player.play() for player in players))
 
     assert [summary.text for summary in asyncio.run(both())] == ["18 episodes: 18 done; mean reward 0.50"] * 2
-    assert sorted(one.played + other.played) == sorted(3 * [f"count-13-{number}" for number in range(6)])
+    assert sorted(first.played + other.played) == sorted(3 * [f"count-13-{number}" for number in range(6)])
 
 
 def test_an_episode_that_was_killed_is_not_trained_and_leaves_its_attempt_to_the_next_worker(server: Server) -> None:

@@ -105,8 +105,8 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
         sessions = {turn.session_id for turn in turns}
         assert len(sessions) == (8 if turns[0].task_id == "letters-6" else 2), "each episode is a session"
         for session in sessions:
-            (told,) = {orjson.dumps(turn.episode) for turn in turns if turn.session_id == session}
-            assert orjson.loads(told)["attempts"] == 2
+            (episode,) = {orjson.dumps(turn.episode) for turn in turns if turn.session_id == session}
+            assert orjson.loads(episode)["attempts"] == 2
     assert len({turn.group_id for turn in found}) == 3
     for path in published(server.run.trajectories, ".parquet"):
         for turn in read_evidence(path):
@@ -153,23 +153,23 @@ def test_each_of_several_agents_is_credited_with_its_own_outcome_and_compared_wi
     options = ["--recipe", str(server.run.root.parent / "run.yaml"), "--attempts", "2"]
     played = forked.run(*command, *options, timeout_s=200)
     assert played.returncode == 0, played.stderr
-    found = [turn for turn in rows(server).values() if turn.task_id == "duel-0"]
-    assert len(found) == 4
-    by_agent = {name: [turn for turn in found if f"you play {name}" in str(turn.messages)] for name in ("white", "black")}
+    duel = [turn for turn in rows(server).values() if turn.task_id == "duel-0"]
+    assert len(duel) == 4
+    by_agent = {name: [turn for turn in duel if f"you play {name}" in str(turn.messages)] for name in ("white", "black")}
     assert {name: [turn.outcome_reward for turn in turns] for name, turns in by_agent.items()} == {
         "white": [1.0, 1.0], "black": [-1.0, -1.0],
     }  # fmt: skip
     groups = {name: {turn.group_id for turn in turns} for name, turns in by_agent.items()}
     assert all(group is not None and group.endswith(f":{name}") for name, (group,) in groups.items())
     ratings = Ratings(server.run)
-    known = Groups()
+    collected = Groups()
     for line in ratings.read():
         if isinstance(line, SessionOutcome):
-            known.add(line)
+            collected.add(line)
     for turns in by_agent.values():
         sessions = {turn.session_id for turn in turns}
-        assert known.is_complete(turns[0].user, turns[0].group_id or "", sessions, 0.0)
-        assert not known.is_complete(turns[0].user, turns[0].group_id or "", set(), 0.0)
+        assert collected.is_complete(turns[0].user, turns[0].group_id or "", sessions, 0.0)
+        assert not collected.is_complete(turns[0].user, turns[0].group_id or "", set(), 0.0)
 
 
 def test_an_outcome_of_other_code_does_not_count_and_the_episode_is_played_again(tmp_path: Path, server: Server) -> None:
@@ -194,11 +194,11 @@ def test_the_turns_of_an_episode_wait_for_its_outcome_and_come_together(server: 
     third = say(server, "of no episode", None)
     assert not {first, second, third} & rows(server).keys()
     assert give(server, "waits", reward=0.5).status_code == 200
-    found = rows(server)
-    assert [(found[turn].outcome_reward, found[turn].task_id, found[turn].trainable) for turn in (first, second)] == [
+    by_id = rows(server)
+    assert [(by_id[turn].outcome_reward, by_id[turn].task_id, by_id[turn].trainable) for turn in (first, second)] == [
         (0.5, "t-1", True)
     ] * 2
-    assert third not in found
+    assert third not in by_id
 
 
 def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(server: Server) -> None:
@@ -216,8 +216,8 @@ def test_an_outcome_that_comes_late_is_found_with_the_turn_as_a_late_rating_is(s
     outcome = ratings.late_outcome("default", turn)
     assert outcome is not None
     assert outcome.changes(before.untrainable_reason) == {"outcome_reward": -1.0, "trainable": True, "untrainable_reason": None}
-    judged = [one for path in published(server.run.trajectories, ".parquet") for one in read_evidence(path)]
-    (evidence,) = [one for one in judged if one.turn_id == turn]
+    judged = [row for path in published(server.run.trajectories, ".parquet") for row in read_evidence(path)]
+    (evidence,) = [row for row in judged if row.turn_id == turn]
     assert with_rating(ratings, evidence).outcome_reward == -1.0
 
 
@@ -228,8 +228,8 @@ def test_an_outcome_applies_to_earlier_requests_and_a_session_has_one(server: Se
     other = give(server, "once", reward=-1.0)
     assert (again.status_code, other.status_code, other.json()["error"]["code"]) == (200, 409, "outcome_given")
     after = say(server, "after", "once", X_Task_Id="t-2", X_Session_Done="true")
-    found = rows(server)
-    assert (found[before].outcome_reward, found[after].outcome_reward) == (1.0, None)
+    by_id = rows(server)
+    assert (by_id[before].outcome_reward, by_id[after].outcome_reward) == (1.0, None)
 
 
 def test_only_the_key_that_owns_a_session_gives_its_outcome(server: Server) -> None:
@@ -242,16 +242,16 @@ def test_only_the_key_that_owns_a_session_gives_its_outcome(server: Server) -> N
     assert give(server, "anna/shared name", reward=-1.0).status_code == 404, "nor by the name that her session has on disk"
     assert give(server, "shared name", key=anna, reward=-1.0).status_code == 200
     assert give(server, "shared name", reward=1.0).status_code == 200
-    found = rows(server)
-    assert (found[mine].outcome_reward, found[hers].outcome_reward) == (1.0, -1.0)
+    by_id = rows(server)
+    assert (by_id[mine].outcome_reward, by_id[hers].outcome_reward) == (1.0, -1.0)
 
 
 def test_a_regenerated_answer_shares_no_outcome(server: Server) -> None:
     dropped, kept = (say(server, "the same request", "retried", X_Task_Id="t-4") for _ in range(2))
     assert give(server, "retried", reward=1.0).status_code == 200
-    found = rows(server)
-    assert (found[dropped].untrainable_reason, found[dropped].outcome_reward) == ("regenerated", None)
-    assert (found[kept].untrainable_reason, found[kept].outcome_reward) == (None, 1.0)
+    by_id = rows(server)
+    assert (by_id[dropped].untrainable_reason, by_id[dropped].outcome_reward) == ("regenerated", None)
+    assert (by_id[kept].untrainable_reason, by_id[kept].outcome_reward) == (None, 1.0)
 
 
 def test_an_invalid_outcome_is_refused_and_its_field_is_named(server: Server) -> None:
@@ -285,8 +285,8 @@ def test_a_forgotten_session_leaves_no_outcome_behind(server: Server) -> None:
 def test_a_dry_run_shows_turns_with_their_outcome(server: Server) -> None:
     turn = say(server, "dry", "dry", X_Task_Id="t-7")
     assert give(server, "dry", reward=0.25).status_code == 200
-    found, _, still_open = stitch_all(server.run, Recipe().collect, 0.0)
-    assert {row.turn_id: row.outcome_reward for row in found}[turn] == 0.25
+    stitched, _, still_open = stitch_all(server.run, Recipe().collect, 0.0)
+    assert {row.turn_id: row.outcome_reward for row in stitched}[turn] == 0.25
     assert turn not in still_open
 
 
@@ -307,6 +307,6 @@ def test_the_environment_and_the_suite_in_the_docs_run_unchanged(tmp_path: Path,
     names = [f"{example}:Capitals", f"{tmp_path / 'manners.py'}:manners"]
     tasks, calls = load_suites(EvalConfig.model_validate({"suites": names, "max_tokens": 4}))
     assert calls.metrics == ("brief", "answered")
-    of_tasks, of_calls = (asyncio.run(one.measure(Endpoint(server.url, "key", "tiny"))) for one in (tasks, calls))
+    of_tasks, of_calls = (asyncio.run(suite.measure(Endpoint(server.url, "key", "tiny"))) for suite in (tasks, calls))
     assert {name: value.n for name, value in of_tasks.metrics.items()} == {"correct": 2, "reward": 2}
     assert {name: value.n for name, value in of_calls.metrics.items()} == {"brief": 3, "answered": 3}

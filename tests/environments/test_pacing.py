@@ -83,9 +83,9 @@ class Limited:
 
 
 def test_options_of_an_environment_are_arguments_of_its_class() -> None:
-    place = Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
+    endpoint = Endpoint("http://127.0.0.1:9/v1", "key", "tiny")
     limited = create(Limited, "Limited", "play.env", {"max_turns": 1})
-    assert asyncio.run(play_task(limited, Task("t", 1), place)).reward == 1.0
+    assert asyncio.run(play_task(limited, Task("t", 1), endpoint)).reward == 1.0
     with pytest.raises(ClawError, match="does not take these options") as caught:
         create(Limited, "Limited", "play.env", {"max_step": 3})
     assert caught.value.fix == "its options are: max_turns"

@@ -193,13 +193,13 @@ def test_the_place_is_tried_once_and_recorded(run: RunDir) -> None:
     with answering(follows_above) as server:
         endpoint = Endpoint(server.url, "key", "tiny@0")
         assert settle_hint_place(run, endpoint) == "above"
-        asked = len(server.asked)
+        before = len(server.asked)
         assert settle_hint_place(run, endpoint) == "above"
-        assert len(server.asked) == asked > 0
+        assert len(server.asked) == before > 0
     assert {request["headers"]["x-capture"] for request in server.asked} == {"off"}
     record = orjson.loads(run.hint_place.read_bytes())
     assert (record["followed"]["above"], record["followed"]["line"]) == (0.33, 0.0)
-    assert sum(record["answers"].values()) == asked
+    assert sum(record["answers"].values()) == before
     assert record["answers"].keys() == set(PLACES)
 
 

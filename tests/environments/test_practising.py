@@ -70,16 +70,16 @@ def test_the_effect_of_a_note_is_how_much_better_it_explains_the_answers(server:
     def prompt(messages: list[dict[str, Any]]) -> list[int]:
         return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
 
-    def expected(asked: list[list[dict[str, Any]]]) -> float:
+    def expected(requests: list[list[dict[str, Any]]]) -> float:
         ratios = []
-        for index, (plain, given) in enumerate(zip(REQUESTS, asked, strict=True)):
+        for index, (plain, given) in enumerate(zip(REQUESTS, requests, strict=True)):
             body = {"model": "tiny@0", "messages": given, "max_tokens": 6, "seed": index, "return_token_ids": True}
             headers = {"authorization": "Bearer key", "x-capture": "off"}
             answer = httpx.post(f"{server.url}/chat/completions", json=body, headers=headers, timeout=60).json()
             ids = answer["choices"][0]["token_ids"]
-            told = logprobs_of(model, prompt(with_hint(plain, NOTE, "line")), ids)
+            with_note = logprobs_of(model, prompt(with_hint(plain, NOTE, "line")), ids)
             without = logprobs_of(model, prompt(plain), ids)
-            ratios.append(sum(told) - sum(without))
+            ratios.append(sum(with_note) - sum(without))
         return sum(ratios) / len(ratios)
 
     assert measured.plain == pytest.approx(expected(REQUESTS), abs=1e-4)
@@ -146,8 +146,8 @@ def test_a_note_that_costs_right_answers_stays_in_the_prompt_and_says_why(run: R
         is_told = text.endswith(NOTE)
         return "no idea" if is_told and is_costly else right[text.removesuffix(f" {NOTE}")]
 
-    with answering(answer) as asked:
-        announce(run, asked.url)
+    with answering(answer) as server:
+        announce(run, server.url)
         practising, note = worker(run), add_note(run, "default", NOTE).note
         practising._try("default", note, "line")
     tried = find_note(run, "default", note.id)
@@ -173,9 +173,9 @@ def test_where_a_judge_can_tell_a_note_that_is_not_followed_is_not_understood(
             return "<think>no?</think> Yes." if "briefly" in said else "No"
         return "briefly" if said.endswith(f" {wanted}") else "at length"
 
-    with answering(answer) as asked:
-        announce(run, asked.url)
-        publish_fitness(run, Fitness(JudgeIdentity(asked.url, "able", "1", 0.0, 9), 12, 12, 0, 0.0))
+    with answering(answer) as server:
+        announce(run, server.url)
+        publish_fitness(run, Fitness(JudgeIdentity(server.url, "able", "1", 0.0, 9), 12, 12, 0, 0.0))
         practising, note = worker(run), add_note(run, "default", NOTE, said="be brief, ok?").note
         practising._try("default", note, "line")
     tried = find_note(run, "default", note.id)

@@ -66,15 +66,15 @@ class Models(StubHandler):
     def do_POST(self) -> None:
         sent = self.sent()
         self.asked.append(sent)
-        own = sum(message["role"] == "assistant" for message in sent["messages"])
+        answered = sum(message["role"] == "assistant" for message in sent["messages"])
         if sent["model"] == "policy":
-            message = ANSWERS[own]
+            message = ANSWERS[answered]
         elif "Criterion: polite" in sent["messages"][0]["content"]:
             message = {"content": "It thanks. \\boxed{yes}"}
         elif "Criterion:" in sent["messages"][0]["content"]:
             message = {"content": "I cannot say."}
         else:
-            message = {"content": SAID[own]}
+            message = {"content": SAID[answered]}
         self.answer({"choices": [{"message": {"role": "assistant", **message}}], "usage": {"total_tokens": 1}})
 
 

@@ -30,19 +30,17 @@ class Answering:
 @contextmanager
 def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, Any] | None = None) -> Iterator[Answering]:
     """Serve on a free port of this machine until the block ends. `breaks_streams`: a streamed answer ends in the middle."""
-    told = Answering()
+    state = Answering()
 
     async def complete(request: Request) -> Response:
         body = await request.json()
-        told.asked.append({"body": body, "headers": dict(request.headers)})
-        words = answer(body)
-        if isinstance(words, int):
-            return JSONResponse({"error": {"message": "no"}}, status_code=words)
+        state.asked.append({"body": body, "headers": dict(request.headers)})
+        text = answer(body)
+        if isinstance(text, int):
+            return JSONResponse({"error": {"message": "no"}}, status_code=text)
         if body.get("stream"):
-            return StreamingResponse(_events(words, breaks_streams), media_type="text/event-stream")
-        return JSONResponse(
-            {"choices": [{"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}]}
-        )
+            return StreamingResponse(_events(text, breaks_streams), media_type="text/event-stream")
+        return JSONResponse({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]})
 
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": []})
@@ -50,16 +48,16 @@ def answering(answer: Answer, breaks_streams: bool = False, health: dict[str, An
     async def say_health(request: Request) -> Response:
         return JSONResponse(health)
 
-    chat = [Route(f"{place}/v1/chat/completions", complete, methods=["POST"]) for place in ("", "/e/{capability}")]
+    chat = [Route(f"{prefix}/v1/chat/completions", complete, methods=["POST"]) for prefix in ("", "/e/{capability}")]
     routes = [*chat, Route("/v1/models", models), Route("/health", say_health)]
     app = Starlette(routes=routes)
     with serving(app) as address:
-        told.url = address + "/v1"
-        yield told
+        state.url = address + "/v1"
+        yield state
 
 
-async def _events(words: str, breaks: bool) -> AsyncIterator[str]:
-    for word in words.split(" "):
+async def _events(text: str, breaks: bool) -> AsyncIterator[str]:
+    for word in text.split(" "):
         event = {"choices": [{"index": 0, "delta": {"content": f"{word} "}}]}
         yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"  # U+2028 stays as it is, as from most servers
     if not breaks:

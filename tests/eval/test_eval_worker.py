@@ -51,20 +51,20 @@ def publish(run: RunDir, version: int, parent: int | None = None) -> None:
 
 
 def versions_that(behave: dict[int, Callable[[Sum], str | int]], recipe: Recipe = GATED) -> Callable[[dict[str, Any]], str | int]:
-    known = tasks(recipe)
+    drawn = tasks(recipe)
 
     def answer(body: dict[str, Any]) -> str | int:
         version = int(body["model"].partition("@")[2])
         question = body["messages"][-1]["content"]
-        task = next(task for task in known if task.prompt in question)
+        task = next(task for task in drawn if task.prompt in question)
         return behave[version](task) if version in behave else 404
 
     return answer
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = read_sealed((run.eval / f"{version}.json").read_bytes())
-    return found
+    content: dict[str, Any] = read_sealed((run.eval / f"{version}.json").read_bytes())
+    return content
 
 
 def follow_once(run: RunDir, recipe: Recipe = GATED) -> None:
@@ -81,15 +81,15 @@ def test_one_version_is_measured_and_written_down(tmp_path: Path, capsys: pytest
     with answering(versions_that({1: good}, RECIPE)) as server:
         run = run_with(tmp_path, 1, url=server.url)
         evaluate(run, RECIPE, version=1, once=False, as_json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert found == record(run, 1)
-    numbers = found["suites"][SUMS]
+    report = json.loads(capsys.readouterr().out)
+    assert report == record(run, 1)
+    numbers = report["suites"][SUMS]
     assert (numbers["satisfaction"]["mean"], numbers["correctness"]["mean"]) == (1.0, 1.0)
     assert (numbers["satisfaction"]["n"], numbers["by_role"]["student"]["correctness"]["n"]) == (9, 5)
     assert numbers["by_role"]["teacher"]["satisfaction"]["n"] == 4
     assert numbers["correctness"]["ci95"] == [pytest.approx(9 / (9 + 1.95996**2), abs=1e-5), pytest.approx(1.0)]
-    assert found["decision"]["promote"] is None
-    assert {(one["role"], one["satisfaction"], one["correct"]) for one in found["examples"]} == {
+    assert report["decision"]["promote"] is None
+    assert {(example["role"], example["satisfaction"], example["correct"]) for example in report["examples"]} == {
         ("student", 1.0, True),
         ("teacher", 1.0, True),
     }
@@ -116,10 +116,10 @@ def test_each_version_gets_the_same_tasks(tmp_path: Path) -> None:
     with answering(versions_that({0: good, 1: bad}, RECIPE)) as server:
         run = run_with(tmp_path, 1, url=server.url)
         follow_once(run, RECIPE)
-    asked: dict[str, set[str]] = {}
+    prompts: dict[str, set[str]] = {}
     for call in server.asked:
-        asked.setdefault(call["body"]["model"], set()).add(call["body"]["messages"][0]["content"])
-    assert asked["crafts@0"] == asked["crafts@1"]
+        prompts.setdefault(call["body"]["model"], set()).add(call["body"]["messages"][0]["content"])
+    assert prompts["crafts@0"] == prompts["crafts@1"]
     assert record(run, 1)["suites"][SUMS]["correctness"]["mean"] == 0.0
 
 
@@ -173,15 +173,15 @@ def test_overtaken_candidates_are_skipped_with_that_reason(tmp_path: Path) -> No
         }
 
 
-def some_right(known: list[Sum], right: int) -> Callable[[Sum], str]:
+def some_right(drawn: list[Sum], right: int) -> Callable[[Sum], str]:
     """Answers the first so many of the tasks well."""
-    return lambda task: good(task) if known.index(task) < right else bad(task)
+    return lambda task: good(task) if drawn.index(task) < right else bad(task)
 
 
 def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe)
-    behave = {version: some_right(known, 19 - version) for version in range(8)}  # correctness 0.95, 0.90, 0.85, …
+    drawn = tasks(recipe)
+    behave = {version: some_right(drawn, 19 - version) for version in range(8)}  # correctness 0.95, 0.90, 0.85, …
     with answering(versions_that(behave, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
         for version in range(1, 6):
@@ -196,9 +196,9 @@ def test_many_small_drops_do_not_pass_where_one_large_one_would_not(tmp_path: Pa
 
 def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe)
+    drawn = tasks(recipe)
     right = {0: 10, 1: 20, 2: 19, 3: 18, 4: 17, 5: 17}
-    with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
+    with answering(versions_that({v: some_right(drawn, n) for v, n in right.items()}, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
         for version in range(1, 6):
             publish(run, version, parent=live_version(run))
@@ -213,9 +213,9 @@ def test_the_best_so_far_is_an_anchor_too_and_is_measured_again_once(tmp_path: P
 
 def test_a_lucky_best_version_keeps_no_candidate_out(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe)
+    drawn = tasks(recipe)
     lucky = {1: 20, 0: 16, 2: 18, 3: 16}
-    with answering(versions_that({v: (lambda task, v=v: some_right(known, lucky[v])(task)) for v in lucky}, recipe)) as server:
+    with answering(versions_that({v: (lambda task, v=v: some_right(drawn, lucky[v])(task)) for v in lucky}, recipe)) as server:
         run = run_with(tmp_path, url=server.url)
         for version in (1, 2, 3):
             publish(run, version, parent=live_version(run))
@@ -365,7 +365,7 @@ def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measu
 
 
 def test_a_refusal_that_comes_while_a_version_is_measured_by_hand_stays(tmp_path: Path) -> None:
-    known = versions_that({0: good, 1: bad})
+    behave = versions_that({0: good, 1: bad})
     decided = threading.Event()
 
     def answer(body: dict[str, Any]) -> str | int:
@@ -373,7 +373,7 @@ def test_a_refusal_that_comes_while_a_version_is_measured_by_hand_stays(tmp_path
             decided.set()  # the gate decides in the middle of the measurement by hand
             reply = {"promote": False, "reason": "correctness fell", "against": 0}
             write_record(run, {"version": 1, "settings": {}, "suites": {}, "examples": [], "decision": reply})
-        return known(body)
+        return behave(body)
 
     with answering(answer) as server:
         run = run_with(tmp_path, 1, url=server.url)
@@ -385,9 +385,9 @@ def test_a_refusal_that_comes_while_a_version_is_measured_by_hand_stays(tmp_path
 
 def test_a_best_version_that_was_measured_on_other_tasks_hides_none_that_was_measured_on_these(tmp_path: Path) -> None:
     recipe = GATED.model_copy(update={"eval": GATED.eval.model_copy(update={"problems": 20})})
-    known = tasks(recipe)
+    drawn = tasks(recipe)
     right = {0: 4, 1: 6, 2: 19, 3: 18, 4: 17, 5: 16}  # version 1 was good at the tasks of an older recipe, and is not at these
-    with answering(versions_that({v: some_right(known, n) for v, n in right.items()}, recipe)) as server:
+    with answering(versions_that({v: some_right(drawn, n) for v, n in right.items()}, recipe)) as server:
         run = run_with(tmp_path, 1, url=server.url)
         move_live(run, 1, by="eval")
         perfect = {name: {"mean": 1.0, "ci95": [0.9, 1.0], "n": 8} for name in ("satisfaction", "correctness")}

@@ -75,8 +75,8 @@ def publish(run: RunDir, version: int, parent: int | None = None) -> None:
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = read_sealed(run.eval_record(version).read_bytes())
-    return found
+    content: dict[str, Any] = read_sealed(run.eval_record(version).read_bytes())
+    return content
 
 
 def scored(of: dict[int, Callable[[int], float]]) -> Callable[[dict[str, Any]], str]:
@@ -107,18 +107,18 @@ def test_a_clear_candidate_needs_one_round_and_the_record_has_the_evidence_and_t
         run = run_with(tmp_path, server.url, 1)
         follow_once(run, recipe)
     assert live_version(run) == 1
-    found = record(run, 1)
-    (evidence,) = found["evidence"]
+    measured = record(run, 1)
+    (evidence,) = measured["evidence"]
     assert (evidence["what"], evidence["version"], evidence["verdict"]) == ("the live version", 0, "better")
     assert evidence["wins"] + evidence["losses"] + evidence["ties"] == 48
     assert evidence["e_better"] > 20
     assert evidence["interval"][0] > 0
-    assert found["spent"]["calls"] == 96
-    assert found["spent"]["seconds"] > 0
+    assert measured["spent"]["calls"] == 96
+    assert measured["spent"]["seconds"] > 0
     described = describe_policies(run, [])[1]
     (tally,) = described["comparisons"]
     assert (tally["wins"] + tally["ties"] + tally["losses"], described["spent"]["calls"]) == (48, 96)
-    assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in found["decision"]["reason"]
+    assert "is better: 19 won, 0 lost, 29 tied against the live version (version 0)" in measured["decision"]["reason"]
 
 
 def test_more_comparisons_are_made_until_an_unchanged_candidate_is_proven_no_worse(tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_an_environment_plays_further_tasks_for_all_versions_and_each_only_once(
         assert live_version(run) == 1
         publish(run, 2)
         follow_once(run, recipe)
-    asked = [(call["body"]["model"], call["body"]["messages"][0]["content"]) for call in server.asked]
+    requests = [(call["body"]["model"], call["body"]["messages"][0]["content"]) for call in server.asked]
     assert live_version(run) == 2
-    assert len(asked) == len(set(asked))
+    assert len(requests) == len(set(requests))
     assert record(run, 1)["evidence"][0]["ties"] == 60
     assert record(run, 1)["suites"][recipe.eval.suites[0].name]["right"]["n"] == 60
-    assert [one["what"] for one in record(run, 2)["evidence"]] == ["the live version", "the base"]
+    assert [row["what"] for row in record(run, 2)["evidence"]] == ["the live version", "the base"]
 
 
 def test_a_killed_gate_resumes_where_it_stopped(tmp_path: Path) -> None:
@@ -277,11 +277,11 @@ def go_live(run: RunDir, recipe: Recipe, *versions: int) -> None:
 
 
 def test_a_live_version_that_is_worse_is_rolled_back_and_only_live_versions_are_asked(tmp_path: Path) -> None:
-    recipe, asked = after(tmp_path), list[int]()
+    recipe, versions = after(tmp_path), list[int]()
     answers = scored({0: half, 1: mostly, 2: half})
 
     def answer(body: dict[str, Any]) -> str:
-        asked.append(int(body["model"].partition("@")[2]))
+        versions.append(int(body["model"].partition("@")[2]))
         return answers(body)
 
     with answering(answer) as server:
@@ -289,7 +289,7 @@ def test_a_live_version_that_is_worse_is_rolled_back_and_only_live_versions_are_
         follow_once(run, recipe)
         go_live(run, recipe, 1, 2)
         follow_once(run, recipe)
-    assert asked == [0] * 200 + [1] * 200 + [2] * 200
+    assert versions == [0] * 200 + [1] * 200 + [2] * 200
     assert live_version(run) == 1
     assert record(run, 1)["decision"]["promote"] is True
     decision = record(run, 2)["decision"]

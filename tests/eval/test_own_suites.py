@@ -82,22 +82,22 @@ def judged(script: Script) -> Iterator[ScriptedJudge]:
         judge.stop()
 
 
-def suites(server: Server, asked: Recipe) -> tuple[LoadedSuite, LoadedSuite]:
-    own, replay = load_suites(asked.eval, server.run, asked)
-    return own, replay
+def suites(server: Server, chosen: Recipe) -> tuple[LoadedSuite, LoadedSuite]:
+    own_suite, replay = load_suites(chosen.eval, server.run, chosen)
+    return own_suite, replay
 
 
-def compare(server: Server, suite: LoadedSuite, asked: Recipe, versions: tuple[int, int] = (1, 0), begin: int = 0, count: int = 8):
-    places = [own_endpoint(server.run, asked, version) for version in versions]
+def compare(server: Server, suite: LoadedSuite, chosen: Recipe, versions: tuple[int, int] = (1, 0), begin: int = 0, count: int = 8):
+    places = [own_endpoint(server.run, chosen, version) for version in versions]
     return asyncio.run(suite.compare(places[0], places[1], begin, count))
 
 
-def measure(server: Server, suite: LoadedSuite, asked: Recipe, version: int) -> Measured:
-    return asyncio.run(suite.measure(own_endpoint(server.run, asked, version)))
+def measure(server: Server, suite: LoadedSuite, chosen: Recipe, version: int) -> Measured:
+    return asyncio.run(suite.measure(own_endpoint(server.run, chosen, version)))
 
 
-def values(found: Sequence[Comparison], metric: str) -> list[tuple[float, float]]:
-    return [(one.candidate, one.reference) for one in found if one.metric == metric]
+def values(comparisons: Sequence[Comparison], metric: str) -> list[tuple[float, float]]:
+    return [(comparison.candidate, comparison.reference) for comparison in comparisons if comparison.metric == metric]
 
 
 def prefers_brief(text: str, number: int) -> str:
@@ -108,13 +108,16 @@ def prefers_brief(text: str, number: int) -> str:
 
 def test_few_held_out_turns_are_answered_again_with_other_seeds(server: Server) -> None:
     with judged(lambda text, number: "\\boxed{0}") as judge:
-        asked = recipe(judge.url)
-        own = suites(server, asked)[0]
-        first, again = (compare(server, own, asked, (1, 0), begin, 8) for begin in (0, 8))
-        last = compare(server, own, asked, (1, 0), 240, 8)
-    tasks, others = ({one.task_id for one in found} for found in (first, again))
+        chosen = recipe(judge.url)
+        own_suite = suites(server, chosen)[0]
+        first, again = (compare(server, own_suite, chosen, (1, 0), begin, 8) for begin in (0, 8))
+        last = compare(server, own_suite, chosen, (1, 0), 240, 8)
+    tasks, others = ({comparison.task_id for comparison in comparisons} for comparisons in (first, again))
     assert others == {f"{task}#2" for task in tasks}
-    answers = [{one.detail["turn_id"]: one.detail["reference"] for one in found} for found in (first, again)]
+    answers = [
+        {comparison.detail["turn_id"]: comparison.detail["reference"] for comparison in comparisons}
+        for comparisons in (first, again)
+    ]
     assert answers[0].keys() == answers[1].keys()
     assert answers[0] != answers[1]
     assert last == []
@@ -125,20 +128,20 @@ def test_few_held_out_turns_are_answered_again_with_other_seeds(server: Server) 
 )
 def test_repetitions_fill_up_and_no_greedy_turn_is_repeated(count: int, greedy: int, tasks: int) -> None:
     turns = [HeldOut(f"t{number}", "anna", 0.0, "s", None, number < greedy) for number in range(count)]
-    found = repeated(turns)
-    assert found[:count] == turns
-    assert len({turn.task_id for turn in found}) == len(found) == tasks
-    assert all(not turn.greedy for turn in found[count:])
+    filled = repeated(turns)
+    assert filled[:count] == turns
+    assert len({turn.task_id for turn in filled}) == len(filled) == tasks
+    assert all(not turn.greedy for turn in filled[count:])
 
 
 def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(server: Server) -> None:
     with judged(prefers_brief) as judge:
-        asked = recipe(judge.url)
-        found = compare(server, suites(server, asked)[0], asked)
-    preferred = [one for one in found if one.metric == "preferred"]
+        chosen = recipe(judge.url)
+        comparisons = compare(server, suites(server, chosen)[0], chosen)
+    preferred = [comparison for comparison in comparisons if comparison.metric == "preferred"]
     assert len(preferred) == 4
-    assert sum(one.candidate for one in preferred) < sum(one.reference for one in preferred)
-    assert all(one.candidate + one.reference == 1 for one in preferred)
+    assert sum(comparison.candidate for comparison in preferred) < sum(comparison.reference for comparison in preferred)
+    assert all(comparison.candidate + comparison.reference == 1 for comparison in preferred)
     assert len(judge.asked) == 8  # each pair in both orders
     detail = preferred[0].detail
     assert {"turn_id", "request", "given", "came_back", "candidate", "reference", "votes", "judge"} <= detail.keys()
@@ -147,16 +150,16 @@ def test_a_judge_that_prefers_the_working_version_prefers_it_in_both_orders(serv
 
 def test_a_judge_that_always_takes_the_first_answer_prefers_neither(server: Server) -> None:
     with judged(lambda text, number: "\\boxed{A}") as judge:
-        asked = recipe(judge.url)
-        found = compare(server, suites(server, asked)[0], asked)
-    assert values(found, "preferred") == [(0.5, 0.5)] * 4
+        chosen = recipe(judge.url)
+        comparisons = compare(server, suites(server, chosen)[0], chosen)
+    assert values(comparisons, "preferred") == [(0.5, 0.5)] * 4
 
 
 def test_hostile_words_reach_the_judge_as_data_and_its_quotes_of_them_are_no_vote(server: Server) -> None:
     with judged(lambda text, number: f"I read: {text}") as judge:
-        asked = recipe(judge.url)
+        chosen = recipe(judge.url)
         with pytest.raises(CannotMeasure, match="no valid answer"):
-            compare(server, suites(server, asked)[0], asked)
+            compare(server, suites(server, chosen)[0], chosen)
     for body in judge.asked:
         system, blocks = (message["content"] for message in body["messages"])
         assert "never instructions" in system
@@ -168,11 +171,11 @@ def test_hostile_words_reach_the_judge_as_data_and_its_quotes_of_them_are_no_vot
 
 def test_a_version_is_measured_by_its_verdicts_and_by_guards_that_need_no_judge(server: Server) -> None:
     with judged(lambda text, number: "\\boxed{1}" if "new answer" in text else "\\boxed{0}") as judge:
-        asked = recipe(judge.url)
-        works, broken = (measure(server, suites(server, asked)[0], asked, version) for version in (0, 1))
+        chosen = recipe(judge.url)
+        works, broken = (measure(server, suites(server, chosen)[0], chosen, version) for version in (0, 1))
     assert works.metrics["accepted"].mean == 1.0
-    assert set(works.values["accepted"]) == {one.turn_id for one in held_out_turns(server.run, suites(server, asked)[0].settings)
-                                             if one.value is not None}  # fmt: skip
+    assert set(works.values["accepted"]) == {turn.turn_id for turn in held_out_turns(server.run, suites(server, chosen)[0].settings)
+                                             if turn.value is not None}  # fmt: skip
     assert works.metrics["length"].mean >= broken.metrics["length"].mean
 
 
@@ -191,53 +194,55 @@ def test_the_lowest_guard_stands_for_all_of_them(server: Server) -> None:
 
 def test_equal_weights_answer_alike_and_tie_without_asking_the_judge(server: Server) -> None:
     with judged(lambda text, number: "\\boxed{A}") as judge:
-        asked = recipe(judge.url)
-        found = compare(server, suites(server, asked)[0], asked, versions=(2, 0))
-        replayed = compare(server, suites(server, asked)[1], asked, versions=(2, 0))
-    assert found
-    assert all(one.candidate == one.reference for one in [*found, *replayed])
+        chosen = recipe(judge.url)
+        comparisons = compare(server, suites(server, chosen)[0], chosen, versions=(2, 0))
+        replayed = compare(server, suites(server, chosen)[1], chosen, versions=(2, 0))
+    assert comparisons
+    assert all(comparison.candidate == comparison.reference for comparison in [*comparisons, *replayed])
     assert judge.asked == []
 
 
 def test_replay_scores_the_exact_ids_of_praised_and_of_criticised_answers(server: Server) -> None:
-    asked = recipe(None)
-    found = compare(server, suites(server, asked)[1], asked)
-    assert (len(values(found, "praised")), len(values(found, "unlike_complaints"))) == (2, 2)
-    assert all(new < old for new, old in values(found, "praised"))  # the broken version would not give it
-    assert all(new > old for new, old in values(found, "unlike_complaints"))
+    chosen = recipe(None)
+    comparisons = compare(server, suites(server, chosen)[1], chosen)
+    assert (len(values(comparisons, "praised")), len(values(comparisons, "unlike_complaints"))) == (2, 2)
+    assert all(new < old for new, old in values(comparisons, "praised"))  # the broken version would not give it
+    assert all(new > old for new, old in values(comparisons, "unlike_complaints"))
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(TEXT_MODEL, dtype="float32")
     turns = {turn.turn_id: turn for path in published(server.run.trajectories, ".parquet") for turn in read_turns(path)}
-    one = next(one for one in found if one.metric == "praised")
-    turn = turns[one.task_id]
+    praised = next(comparison for comparison in comparisons if comparison.metric == "praised")
+    turn = turns[praised.task_id]
     logprobs = logprobs_of(model, list(turn.prompt_ids or ()), list(turn.completion_ids or ()))
-    assert one.reference == pytest.approx(2.718281828 ** (sum(logprobs) / len(logprobs)), abs=1e-3)
-    absolute = measure(server, suites(server, asked)[1], asked, 0)
-    assert absolute.values["praised"][one.task_id] == one.reference
+    assert praised.reference == pytest.approx(2.718281828 ** (sum(logprobs) / len(logprobs)), abs=1e-3)
+    absolute = measure(server, suites(server, chosen)[1], chosen, 0)
+    assert absolute.values["praised"][praised.task_id] == praised.reference
 
 
 def test_tasks_come_in_a_fixed_order_and_end(server: Server) -> None:
-    asked = recipe(None)
-    replay = suites(server, asked)[1]
-    whole = [one.task_id for one in compare(server, replay, asked)]
-    assert [one.task_id for begin in range(5) for one in compare(server, replay, asked, begin=begin, count=1)] == whole
-    assert compare(server, replay, asked, begin=4) == []
+    chosen = recipe(None)
+    replay = suites(server, chosen)[1]
+    whole = [comparison.task_id for comparison in compare(server, replay, chosen)]
+    assert [
+        comparison.task_id for begin in range(5) for comparison in compare(server, replay, chosen, begin=begin, count=1)
+    ] == whole
+    assert compare(server, replay, chosen, begin=4) == []
 
 
 def test_an_unavailable_judge_is_no_evidence_about_a_version(server: Server) -> None:
-    asked = recipe("http://127.0.0.1:9/v1").model_copy(deep=True)
-    impatient = Recipe.model_validate(asked.model_dump() | {"judge": {**asked.judge.model_dump(), "timeout_s": 0.2}})
+    chosen = recipe("http://127.0.0.1:9/v1").model_copy(deep=True)
+    impatient = Recipe.model_validate(chosen.model_dump() | {"judge": {**chosen.judge.model_dump(), "timeout_s": 0.2}})
     with pytest.raises(CannotMeasure) as caught:
         compare(server, suites(server, impatient)[0], impatient)
     assert caught.value.unreachable
 
 
 def test_outside_of_a_run_the_suites_report_what_they_need() -> None:
-    asked = recipe(None)
-    own, _ = load_suites(asked.eval)
+    chosen = recipe(None)
+    own_suite, _ = load_suites(chosen.eval)
     with pytest.raises(ClawError, match="conversations of a run"):
-        asyncio.run(own.compare(*[own_endpoint_of("http://127.0.0.1:9/v1")] * 2, 0, 1))
+        asyncio.run(own_suite.compare(*[own_endpoint_of("http://127.0.0.1:9/v1")] * 2, 0, 1))
 
 
 def own_endpoint_of(url: str) -> Any:
@@ -259,5 +264,5 @@ def test_forgotten_data_is_removed_from_eval_records_too(server: Server) -> None
     assert "Tom has" not in left
     assert gone.turn_id not in left
     assert "Anna has" in left
-    asked = recipe(None)
-    assert gone.turn_id not in {one.turn_id for one in held_out_turns(server.run, suites(server, asked)[0].settings)}
+    chosen = recipe(None)
+    assert gone.turn_id not in {turn.turn_id for turn in held_out_turns(server.run, suites(server, chosen)[0].settings)}

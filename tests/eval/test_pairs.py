@@ -50,12 +50,12 @@ def test_tasks_are_names_of_suites_and_aliases_of_one_suite_are_joined() -> None
 
 
 def test_wins_losses_and_ties_are_counted_for_each_metric() -> None:
-    found = [Comparison("a", str(n), candidate, 0.5) for n, candidate in enumerate((1.0, 1.0, 0.0, 0.5))]
-    told = summary([*found, Comparison("b", "0", 0.2, 0.2)])
-    assert {name: told["a"][name] for name in ("n", "wins", "losses", "ties", "mean", "mean_against")} == {
+    comparisons = [Comparison("a", str(n), candidate, 0.5) for n, candidate in enumerate((1.0, 1.0, 0.0, 0.5))]
+    report = summary([*comparisons, Comparison("b", "0", 0.2, 0.2)])
+    assert {name: report["a"][name] for name in ("n", "wins", "losses", "ties", "mean", "mean_against")} == {
         "n": 4, "wins": 2, "losses": 1, "ties": 1, "mean": 0.625, "mean_against": 0.5,
     }  # fmt: skip
-    assert told["b"]["won"] is None
+    assert report["b"]["won"] is None
 
 
 def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_the_command_compares_two_versions_and_writes_no_record(tmp_path: Path) 
         publish_policy(run, policy, lambda folder: None)
         done = forked.run(*command, "--against", "0")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["version"], told["suites"][f"{suite}:Shorter"]["shorter"]["wins"]) == (1, 2)
+    report = json.loads(done.stdout)
+    assert (report["version"], report["suites"][f"{suite}:Shorter"]["shorter"]["wins"]) == (1, 2)
     assert list(run.eval.glob("*.json")) == []
 
 

@@ -36,8 +36,8 @@ def ever_reached(null: float, chances: dict[float, float], count: int) -> float:
     for _ in range(count):
         after: dict[tuple[int, ...], float] = {}
         for state, probability in states.items():
-            for place, value in enumerate(values):
-                grown = tuple(number + (at == place) for at, number in enumerate(state))
+            for index, value in enumerate(values):
+                grown = tuple(number + (at == index) for at, number in enumerate(state))
                 after[grown] = after.get(grown, 0.0) + probability * chances[value]
         states = {}
         for state, probability in after.items():
@@ -72,10 +72,10 @@ def test_both_errors_hold_with_ties_at_every_look(ties: float) -> None:
 @given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=1, max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_exchanging_the_versions_exchanges_better_and_worse(differences: list[float]) -> None:
-    one, other = (examine(compared([sign * x for x in differences]), MARGIN, ERROR) for sign in (1, -1))
-    assert (one.wins, one.losses, one.ties) == (other.losses, other.wins, other.ties)
-    assert one.e_better == pytest.approx(other.e_worse)
-    assert (one.low, one.high) == pytest.approx((-other.high, -other.low))
+    first, other = (examine(compared([sign * x for x in differences]), MARGIN, ERROR) for sign in (1, -1))
+    assert (first.wins, first.losses, first.ties) == (other.losses, other.wins, other.ties)
+    assert first.e_better == pytest.approx(other.e_worse)
+    assert (first.low, first.high) == pytest.approx((-other.high, -other.low))
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.5, 1.0]), min_size=1, max_size=20), st.integers(0, 30))

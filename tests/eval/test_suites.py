@@ -89,8 +89,8 @@ def run_with(folder: Path, url: str, *versions: int) -> RunDir:
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = read_sealed((run.eval / f"{version}.json").read_bytes())
-    return found
+    content: dict[str, Any] = read_sealed((run.eval / f"{version}.json").read_bytes())
+    return content
 
 
 def follow_once(run: RunDir, recipe: Recipe) -> None:
@@ -107,9 +107,9 @@ def test_a_function_of_the_users_own_is_a_suite_with_its_own_settings(tmp_path: 
     with answering(says_it) as server:
         run = run_with(tmp_path, server.url, 1)
         evaluate(run, Recipe.model_validate({"eval": settings}), version=1, once=False, as_json=True)
-    found = json.loads(capsys.readouterr().out)["suites"][suite]
-    assert (found["heard"]["mean"], found["heard"]["n"]) == (1.0, 3)
-    assert (found["length"]["mean"], found["length"]["n"]) == (5.0, 3)
+    metrics = json.loads(capsys.readouterr().out)["suites"][suite]
+    assert (metrics["heard"]["mean"], metrics["heard"]["n"]) == (1.0, 3)
+    assert (metrics["length"]["mean"], metrics["length"]["n"]) == (5.0, 3)
     for call in server.asked:
         assert (call["headers"]["x-capture"], call["body"]["model"]) == ("off", "crafts@1")
         assert (call["body"]["temperature"], call["body"]["max_tokens"]) == (0.2, 7)
@@ -118,12 +118,12 @@ def test_a_function_of_the_users_own_is_a_suite_with_its_own_settings(tmp_path: 
 def test_an_environment_is_a_suite_on_its_held_out_tasks(tmp_path: Path) -> None:
     recipe = Recipe.model_validate({"eval": {"suites": [spec(tmp_path, "Sums")], "problems": 4}})
     with answering(lambda body: str(int(says_it(body).split()[0]) + 1) if says_it(body) != "3 + 1" else "five") as server:
-        found = measured(recipe, server.url)
-    assert {name: (value.mean, value.n) for name, value in found.metrics.items()} == {"reward": (0.5, 4), "digits": (0.75, 4)}
-    assert found.parts["even"]["reward"].mean == 1.0
-    assert found.parts["odd"]["reward"].mean == 0.0
-    assert -1.0 <= found.metrics["reward"].low < 0.5 < found.metrics["reward"].high <= 1.0
-    assert {example["task_id"] for example in found.examples} == {"even-eval-0", "odd-eval-1", "even-eval-2", "odd-eval-3"}
+        result = measured(recipe, server.url)
+    assert {name: (value.mean, value.n) for name, value in result.metrics.items()} == {"reward": (0.5, 4), "digits": (0.75, 4)}
+    assert result.parts["even"]["reward"].mean == 1.0
+    assert result.parts["odd"]["reward"].mean == 0.0
+    assert -1.0 <= result.metrics["reward"].low < 0.5 < result.metrics["reward"].high <= 1.0
+    assert {example["task_id"] for example in result.examples} == {"even-eval-0", "odd-eval-1", "even-eval-2", "odd-eval-3"}
 
 
 def test_an_episode_that_fails_is_played_again_and_counted_once(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ class Full(StubHandler):
 def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite(name: str) -> None:
     (suite,) = load_suites(EvalConfig.model_validate({"suites": [name], "problems": 2}))
     with running(StubServer(Full)) as server:
-        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
+        result = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
     assert suite.metrics is not None
-    assert {metric: (value.mean, value.n) for metric, value in found.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
+    assert {metric: (value.mean, value.n) for metric, value in result.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_the_gate_compares_the_metrics_that_its_rows_name(tmp_path: Path) -> Non
     recipe = Recipe.model_validate({"eval": {"suites": [echo, sums], "problems": 4}, "gate": rows})
 
     def answer(body: dict[str, Any]) -> str:
-        asked, version = says_it(body), body["model"].partition("@")[2]
-        return asked if asked.startswith("say") and version in ("0", "2") else "5"
+        said, version = says_it(body), body["model"].partition("@")[2]
+        return said if said.startswith("say") and version in ("0", "2") else "5"
 
     with answering(answer) as server:
         run = run_with(tmp_path, server.url, 1)
@@ -301,7 +301,7 @@ def test_the_gate_decides_for_each_policy_by_its_own_versions(tmp_path: Path) ->
         anna = run.of(begin_policy(run, "anna"))
         publish_policy(anna, Policy(1, 0, 1, "combine", "full", "crafts", [], None, {}, 1.0), lambda folder: None)
         follow_once(run, recipe)
-        asked = {request["body"]["model"] for request in server.asked}
-    assert asked == {"crafts@0", "crafts@1", "crafts@anna@0", "crafts@anna@1"}
+        models = {request["body"]["model"] for request in server.asked}
+    assert models == {"crafts@0", "crafts@1", "crafts@anna@0", "crafts@anna@1"}
     assert (live_version(run), live_version(anna)) == (0, 1)
     assert (record(run, 1)["decision"]["promote"], record(anna, 1)["decision"]["promote"]) == (False, True)

@@ -58,8 +58,8 @@ def talk(
 
 
 def record(run: RunDir, version: int) -> dict[str, Any]:
-    found: dict[str, Any] = read_sealed(run.eval_record(version).read_bytes())
-    return found
+    content: dict[str, Any] = read_sealed(run.eval_record(version).read_bytes())
+    return content
 
 
 def step(run: RunDir, recipe: Recipe = RECIPE) -> None:
@@ -114,17 +114,21 @@ def test_a_conversation_counts_when_it_is_idle_and_judged(tmp_path: Path) -> Non
     talk(run, "running", 0, [1.0], NOW - 5)
     talk(run, "unjudged", 0, [1.0], NOW - 4000, judged=False)
     talk(run, "neutral", 0, [0.0, None], NOW - 4000)
-    found = Traffic(run).conversations(60, NOW)
-    assert {one.session: one.complaints for one in found} == {"rested0": 1.0, "rested1": 0.0, "neutral0": 0.0}
+    conversations = Traffic(run).conversations(60, NOW)
+    assert {conversation.session: conversation.complaints for conversation in conversations} == {
+        "rested0": 1.0,
+        "rested1": 0.0,
+        "neutral0": 0.0,
+    }
 
 
 def test_a_rating_outranks_the_judge_however_late_it_comes(tmp_path: Path) -> None:
     run = run_with(tmp_path)
     talk(run, "a", 0, [1.0], NOW - 4000)
     traffic = Traffic(run)
-    assert [one.complaints for one in traffic.conversations(60, NOW)] == [0.0]
+    assert [conversation.complaints for conversation in traffic.conversations(60, NOW)] == [0.0]
     FeedbackFile(run.feedback).append(Feedback("f", NOW, "anna", "a0", -1.0, None))
-    assert [one.complaints for one in traffic.conversations(60, NOW)] == [1.0]
+    assert [conversation.complaints for conversation in traffic.conversations(60, NOW)] == [1.0]
 
 
 def test_conversations_are_paired_within_their_key(tmp_path: Path) -> None:
@@ -133,8 +137,8 @@ def test_conversations_are_paired_within_their_key(tmp_path: Path) -> None:
     talk(run, "b", 0, [-1.0], NOW - 4000, key="ben")
     talk(run, "c", 1, [-1.0] * 3, NOW - 3000, key="anna")
     talks = Traffic(run).conversations(60, NOW)
-    pairs = pair([one for one in talks if one.version == 1], [one for one in talks if one.version == 0])
-    assert [(one.key, one.candidate, one.reference) for one in pairs] == [("anna", 0.0, 1.0)] * 2
+    pairs = pair([talk for talk in talks if talk.version == 1], [talk for talk in talks if talk.version == 0])
+    assert [(row.key, row.candidate, row.reference) for row in pairs] == [("anna", 0.0, 1.0)] * 2
 
 
 def test_a_candidate_answers_a_share_first_and_is_refused_where_users_complain(tmp_path: Path) -> None:
@@ -145,13 +149,13 @@ def test_a_candidate_answers_a_share_first_and_is_refused_where_users_complain(t
         shared = read_share(run)
         assert shared is not None
         assert (shared.version, shared.share, live_version(run)) == (1, 0.5, 0)
-        asked = len(server.asked)
+        before = len(server.asked)
         talk(run, "live", 0, [1.0] * 20, time.time())
         talk(run, "candidate", 1, [-1.0] * 20, time.time())
         follower = Follower(run, SHARED, threading.Event(), as_json=False)
         follower.watching.traffic = Later(run, time.time() + 4000)
         follower.step()
-        assert len(server.asked) == asked, "nothing is measured again"
+        assert len(server.asked) == before, "nothing is measured again"
     assert (live_version(run), read_share(run)) == (0, None)
     assert record(run, 1)["decision"]["promote"] is False
     assert "users complained more: 0 conversations went better, 20 worse, 0 alike" in record(run, 1)["decision"]["reason"]

@@ -38,11 +38,11 @@ def test_differences_are_told_apart_from_chance(tmp_path: Path, capsys: pytest.C
     # Newcombe 1998, table II, method 10: 56/70 and 48/80 differ by 0.0524 to 0.3339, and 5/56 and 0/29 by -0.0381 to 0.1926
     for name, bad, of in (("often", 56, 70), ("rarer", 48, 80), ("some", 5, 56), ("none", 0, 29), ("few", 2, 4)):
         make(tmp_path / name, bad, of)
-    words = {}
-    for one, other in (("often", "rarer"), ("rarer", "often"), ("some", "none"), ("often", "few")):
-        rows = compare([open_run(tmp_path / one), open_run(tmp_path / other)])["rows"]
-        words[one, other] = next(row["differ"] for row in rows if row["what"] == "complaints per 100")
-    assert words == {
+    verdicts = {}
+    for first, other in (("often", "rarer"), ("rarer", "often"), ("some", "none"), ("often", "few")):
+        rows = compare([open_run(tmp_path / first), open_run(tmp_path / other)])["rows"]
+        verdicts[first, other] = next(row["differ"] for row in rows if row["what"] == "complaints per 100")
+    assert verdicts == {
         ("often", "rarer"): "fewer in the second",
         ("rarer", "often"): "more in the second",
         ("some", "none"): "no difference larger than chance",

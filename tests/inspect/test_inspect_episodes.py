@@ -26,20 +26,20 @@ def played(tmp_path: Path) -> RunDir:
     run, now = open_run(tmp_path / "run"), time.time()
     began = {"sum-1.0": "done", "sum-1.1": "done", "sum-2.0": "turns", "sum-2.1": "sandbox", "sum-2.1 again": "", "sum-3.0": ""}
     specs, outcomes = SpecFile(run), FeedbackFile(run.feedback)
-    for place, (name, ending) in enumerate(began.items()):
+    for index, (name, ending) in enumerate(began.items()):
         number, attempt = int(name[4]), int(name[6])
         spec = EpisodeSpec(
-            f"e1-{place}", now - 50 + place, "e1", "toolcall", "7", f"sum-{number}", "abc", "train", 3, number, f"e1-{number}",
+            f"e1-{index}", now - 50 + index, "e1", "toolcall", "7", f"sum-{number}", "abc", "train", 3, number, f"e1-{number}",
             attempt, 2, int("again" in name), now + 60, {}, "host:1",
         )  # fmt: skip
         spec = replace(spec, deadline=now - OVERDUE_S - 5) if number == 3 else spec
         specs.append(spec)
         if ending:
             failed = ending == "sandbox"
-            reward = None if failed else float(place == 0)
+            reward = None if failed else float(index == 0)
             outcomes.append(
                 SessionOutcome(
-                    f"o{place}", now, "default", spec.session_id, "failed" if failed else "done", reward, {}, {}, ending=ending,
+                    f"o{index}", now, "default", spec.session_id, "failed" if failed else "done", reward, {}, {}, ending=ending,
                     timings={"play": 1.5}, settled=not failed, episode=asdict(spec),
                 )
             )  # fmt: skip
@@ -57,16 +57,16 @@ def test_a_plan_counts_its_episodes_by_ending_and_its_solved_tasks(played: RunDi
 def test_a_reader_that_stays_reads_new_lines_and_begins_again_if_lines_were_removed(played: RunDir) -> None:
     reader = EpisodeReader(played)
     before = reader.poll()
-    outcome = next(each.outcome for each in before if each.outcome is not None)
+    outcome = next(episode.outcome for episode in before if episode.outcome is not None)
     FeedbackFile(played.feedback).append(
         replace(outcome, episode={**(outcome.episode or {}), "session_id": "e1-4"}, ending="done", reward=1.0, status="done")
     )
-    assert {each.spec.session_id for each in reader.poll() if each.ending(time.time()) == "running"} == set()
+    assert {episode.spec.session_id for episode in reader.poll() if episode.ending(time.time()) == "running"} == set()
     for path in published(played.episodes, ".jsonl"):
         lines = path.read_bytes().splitlines(keepends=True)
         path.unlink()
         path.write_bytes(lines[0] + b"{}\n")
-    assert [each.spec.session_id for each in reader.poll()] == ["e1-0"]
+    assert [episode.spec.session_id for episode in reader.poll()] == ["e1-0"]
     assert reader.damaged == 1
 
 
@@ -76,9 +76,9 @@ def test_the_terminal_shows_plans_and_the_episodes_of_one(played: RunDir, capsys
     assert "toolcall" in shown
     assert "2 done, 1 turns, 1 sandbox, 1 killed" in shown
     show_episodes(played, "e1", as_json=True)
-    found = json.loads(capsys.readouterr().out)["episodes"]
-    assert [each["ending"] for each in found] == ["done", "done", "turns", "sandbox", "running", "killed"]
-    assert found[0]["outcome"]["reward"] == 1.0
+    episodes = json.loads(capsys.readouterr().out)["episodes"]
+    assert [episode["ending"] for episode in episodes] == ["done", "done", "turns", "sandbox", "running", "killed"]
+    assert episodes[0]["outcome"]["reward"] == 1.0
     with pytest.raises(ClawError, match="no episode belongs"):
         show_episodes(played, "e9", as_json=False)
 

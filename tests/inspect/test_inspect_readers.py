@@ -44,25 +44,25 @@ def files_of(run: RunDir) -> dict[str, int]:
 
 def test_sessions_count_the_fates_of_their_turns(run: RunDir, capsys: Capture) -> None:
     show_sessions(run, as_json=True)
-    found = said(capsys)
-    assert found["problems"] == []
-    assert [session["session"] for session in found["sessions"]] == ["s1", "s2", "s3"]
-    assert found["sessions"][0] == {
+    report = said(capsys)
+    assert report["problems"] == []
+    assert [session["session"] for session in report["sessions"]] == ["s1", "s2", "s3"]
+    assert report["sessions"][0] == {
         "session": "s1", "user": "default", "turns": 5, "main": 5, "side": 0, "trainable": 4, "judged": 4, "trained": 2,
         "mean_reward": (-1 + 1 + 0 + 1) / 4, "first_seen": 1000.0, "last_seen": 1004.0,
     }  # fmt: skip
-    assert (found["sessions"][1]["side"], found["sessions"][1]["mean_reward"]) == (1, None)
+    assert (report["sessions"][1]["side"], report["sessions"][1]["mean_reward"]) == (1, None)
 
 
 def test_turns_show_the_step_that_trained_them_or_the_reason_why_not(run: RunDir, capsys: Capture) -> None:
     show_turns(run, None, as_json=True)
-    found = {row["turn"]: row for row in said(capsys)["turns"]}
-    assert [found[name]["trained_in_step"] for name in ("t1", "t2", "t3")] == [1, 1, None]
-    why = {name: row["why_not_trained"] for name, row in found.items() if row["trained_in_step"] is None}
+    turns = {row["turn"]: row for row in said(capsys)["turns"]}
+    assert [turns[name]["trained_in_step"] for name in ("t1", "t2", "t3")] == [1, 1, None]
+    why = {name: row["why_not_trained"] for name, row in turns.items() if row["trained_in_step"] is None}
     assert why == {
         "t3": "neutral", "t4": "waiting for the trainer", "t5": "no next state", "t6": "side turn", "t7": "waiting for the judge",
     }  # fmt: skip
-    first = found["t1"]
+    first = turns["t1"]
     assert (first["asked"], first["answered"], first["came_back"]) == ("question t1", "answer t1", "reaction t1")
     assert (first["reward"], first["votes"], first["hint"]) == (-1.0, [-1, -1, None], "Write plain sentences.")
     assert set(first) == {
@@ -94,15 +94,15 @@ def test_a_rating_that_came_late_shows_until_its_turn_is_trained(run: RunDir, ca
             Feedback(f"f-{turn_id}", 5000.0, "default", turn_id, -1.0 if turn_id == "t3" else 0.0, None)
         )
     show_turns(run, "s1", as_json=True)
-    found = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
-    assert (found["t2"], found["t3"], found["t4"]) == ((1.0, None), (-1.0, "waiting for the trainer"), (0.0, "neutral"))
+    turns = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
+    assert (turns["t2"], turns["t3"], turns["t4"]) == ((1.0, None), (-1.0, "waiting for the trainer"), (0.0, "neutral"))
 
 
 def test_a_rating_of_a_last_turn_shows_that_it_will_be_trained_after_all(run: RunDir, capsys: Capture) -> None:
     FeedbackFile(run.feedback).append(Feedback("f-t5", 5000.0, "default", "t5", -1.0, None))
     show_turns(run, "s1", as_json=True)
-    found = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
-    assert found["t5"] == (-1.0, "waiting for the trainer")
+    turns = {row["turn"]: (row["reward"], row["why_not_trained"]) for row in said(capsys)["turns"]}
+    assert turns["t5"] == (-1.0, "waiting for the trainer")
 
 
 def test_an_imported_text_waits_for_its_judge_and_its_trainer_and_is_never_stale(run: RunDir, capsys: Capture) -> None:
@@ -116,16 +116,16 @@ def test_an_imported_text_waits_for_its_judge_and_its_trainer_and_is_never_stale
     why = {row["turn"]: row["why_not_trained"] for row in said(capsys)["turns"]}
     assert why == {"u1": "waiting for the trainer", "u2": "waiting for the judge"}
     show_sessions(run, as_json=True)
-    session = next(found for found in said(capsys)["sessions"] if found["session"] == "s5")
+    session = next(row for row in said(capsys)["sessions"] if row["session"] == "s5")
     assert (session["trainable"], session["judged"]) == (2, 1)
 
 
 def test_one_session_is_shown_with_its_full_text(run: RunDir, capsys: Capture) -> None:
-    words = "first line\nsecond line " + "word " * 300 + "end"
-    write_turns(run.trajectories / "c.parquet", [turn("t8", "s4", response={"role": "assistant", "content": words})])
+    text = "first line\nsecond line " + "word " * 300 + "end"
+    write_turns(run.trajectories / "c.parquet", [turn("t8", "s4", response={"role": "assistant", "content": text})])
     show_turns(run, "s4", as_json=False)
     shown = capsys.readouterr().out
-    assert " ".join(words.split()) in " ".join(shown.split())
+    assert " ".join(text.split()) in " ".join(shown.split())
     assert "question t1" not in shown
     assert "not trained: waiting for the judge" in shown
 
@@ -155,17 +155,17 @@ def test_health_counts_waiting_turns_and_reasons_for_untrained_ones(run: RunDir,
     publish_bytes(run.train / "feed.json", orjson.dumps({"waiting": 1, "used": 2, "skipped": 0, "refused": {"neutral": 1}}))
     with sole_worker(run, "train"):
         show_health(run, as_json=True)
-    found = said(capsys)
-    assert found["stages"] == {"serve": False, "collect": False, "judge": False, "train": True, "eval": False, "up": False}
-    assert (found["live_version"], found["newest_version"]) == (1, 1)
-    assert found["captures"] == {"files": 1, "exchanges": 9, "lost": None}
-    assert found["turns"] == {
+    health = said(capsys)
+    assert health["stages"] == {"serve": False, "collect": False, "judge": False, "train": True, "eval": False, "up": False}
+    assert (health["live_version"], health["newest_version"]) == (1, 1)
+    assert health["captures"] == {"files": 1, "exchanges": 9, "lost": None}
+    assert health["turns"] == {
         "collected": 7, "open": 0, "waiting_for_collect": 2, "waiting_for_judge": 1, "waiting_for_trainer": 1, "trained": 2,
     }  # fmt: skip
-    assert found["shards_without_verdicts"] == 1
-    assert found["not_trained"] == {"neutral": 1, "no next state": 1, "side turn": 1}
-    assert found["feed"]["refused"] == {"neutral": 1}
-    assert found["disk_bytes"]["trajectories"] > 0
+    assert health["shards_without_verdicts"] == 1
+    assert health["not_trained"] == {"neutral": 1, "no next state": 1, "side turn": 1}
+    assert health["feed"]["refused"] == {"neutral": 1}
+    assert health["disk_bytes"]["trajectories"] > 0
     show_health(run, as_json=False)
     assert "2 for collect, 1 for judge, 1 for trainer" in capsys.readouterr().out
 
@@ -207,8 +207,8 @@ def test_lost_captures_are_the_servers_own_count(run: RunDir, capsys: Capture) -
         announce(run, server.url)
         show_health(run, as_json=True)
         show_health(run, as_json=False)
-    found, _, shown = capsys.readouterr().out.partition("\n}\n")
-    assert json.loads(found + "}")["captures"]["lost"] == 3
+    report, _, shown = capsys.readouterr().out.partition("\n}\n")
+    assert json.loads(report + "}")["captures"]["lost"] == 3
     assert "3 lost" in shown
     assert "No space left on device" in " ".join(shown.split())
 
@@ -264,15 +264,15 @@ def test_unreadable_records_of_training_and_eval_are_problem_lines(run: RunDir, 
     (run.train / "steps.jsonl").write_bytes(b"nonsense\n" + orjson.dumps({"step": 1, "loss": 0.5}) + b"\n")
     (run.policies / "LIVE").write_text("latest")
     show_policies(run, as_json=True)
-    found = said(capsys)
-    assert [re.split(r"[:,]", problem)[0] for problem in found["problems"]] == [
+    health = said(capsys)
+    assert [re.split(r"[:,]", problem)[0] for problem in health["problems"]] == [
         "policies/LIVE is not a number", "train/steps.jsonl", "eval/1.json",
     ]  # fmt: skip
-    assert found["policies"][1]["loss"] == 0.5
+    assert health["policies"][1]["loss"] == 0.5
     show_sessions(run, as_json=True)
-    found = said(capsys)
-    assert found["problems"] == ["ledger/1.json: unexpected content"]
-    assert found["sessions"][0]["trained"] == 2, "policy.json knows as well"
+    health = said(capsys)
+    assert health["problems"] == ["ledger/1.json: unexpected content"]
+    assert health["sessions"][0]["trained"] == 2, "policy.json knows as well"
 
 
 def test_hostile_words_reach_the_terminal_as_words(run: RunDir, capsys: Capture) -> None:
@@ -310,12 +310,12 @@ def test_a_run_without_anything_in_it_can_be_looked_at(tmp_path: Any, capsys: Ca
     assert "0 turns" in capsys.readouterr().out
 
 
-def on_a_terminal(columns: int, *words: str) -> str:
+def on_a_terminal(columns: int, *arguments: str) -> str:
     """What `clawctl inspect` shows there."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     shown = subprocess.Popen(
-        [sys.executable, "-m", "clawctl", "inspect", *words], stdout=theirs, env={**os.environ, "NO_COLOR": "1"}
+        [sys.executable, "-m", "clawctl", "inspect", *arguments], stdout=theirs, env={**os.environ, "NO_COLOR": "1"}
     )
     os.close(theirs)
     read = b""

@@ -24,13 +24,13 @@ def test_an_outcome_is_shown_once_and_a_rating_in_its_place(tmp_path) -> None:
     rate(run, "t1", 1.0)
     rows = (joined := read_rows(run)).rows.with_texts()
     shown = [as_dict(row) for row in rows]
-    assert [found["reward"] for found in shown] == [1.0, 1.0, 0.0]
+    assert [row["reward"] for row in shown] == [1.0, 1.0, 0.0]
     assert [explain(row, None, None)["worth"] for row in rows] == [
         "+1 by outcome",
         "+1 by rating",
         "0 = outcome -1, crafts@0 prompt 1 +1",
     ]
-    assert [found["why_not_trained"] for found in shown] == ["waiting for the trainer"] * 3
+    assert [row["why_not_trained"] for row in shown] == ["waiting for the trainer"] * 3
     assert [session["mean_reward"] for session in SessionTable(joined)[:]] == [2 / 3]
 
 
@@ -39,8 +39,8 @@ def test_the_worth_of_a_trained_turn_uses_only_ratings_from_before_its_policy(ru
     ratings = FeedbackFile(run.feedback)
     ratings.append(Feedback("before", 3000.0, "default", "t1", 0.5, None))
     ratings.append(Feedback("after", 5000.0, "default", "t2", -1.0, None))
-    found = {row.turn["turn_id"]: row.worth.text for row in read_rows(run).rows}
-    assert (found["t1"], found["t2"]) == ("+0.5 by rating", "+1 by crafts@0 prompt 1")
+    worths = {row.turn["turn_id"]: row.worth.text for row in read_rows(run).rows}
+    assert (worths["t1"], worths["t2"]) == ("+0.5 by rating", "+1 by crafts@0 prompt 1")
 
 
 def test_a_rating_of_0_takes_a_turn_out_although_its_environment_liked_it(tmp_path) -> None:

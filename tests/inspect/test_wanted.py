@@ -22,9 +22,9 @@ def test_keys_that_want_opposite_things_are_named_and_others_are_not() -> None:
         "carl": pulls(rng, {SMILE: 0.9, END: -0.9}),
         "dora": pulls(rng, {HELLO: -0.7, SUM: 0.7}, turns=3),  # too few turns to decide
     }
-    (found,) = conflicts(keys)
-    assert found.keys == ("anna", "bert")
-    assert found.agreement < -0.5
+    (conflict,) = conflicts(keys)
+    assert conflict.keys == ("anna", "bert")
+    assert conflict.agreement < -0.5
 
 
 def test_chance_makes_no_conflict() -> None:

@@ -67,9 +67,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def counted(page: str) -> int:
-    found = re.search(r'class="count"[^>]*>\s*([\d,]+)', page)
-    assert found is not None
-    return int(found[1].replace(",", ""))
+    match = re.search(r'class="count"[^>]*>\s*([\d,]+)', page)
+    assert match is not None
+    return int(match[1].replace(",", ""))
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -206,9 +206,9 @@ def test_a_filter_is_its_query_string() -> None:
 
 
 def test_words_are_found_in_requests_answers_and_next_states(site: Site) -> None:
-    for words in ("three laptops", "Ein Mutex", "no, shorter please", "ein mutex"):
-        page = site.text(f"/turns?{httpx.QueryParams({'q': words})}")
-        assert counted(page) > 0, words
+    for text in ("three laptops", "Ein Mutex", "no, shorter please", "ein mutex"):
+        page = site.text(f"/turns?{httpx.QueryParams({'q': text})}")
+        assert counted(page) > 0, text
     assert counted(site.text("/turns?q=EIN+MUTEX")) == 0, "capitals count if there are any"
 
 
@@ -234,9 +234,9 @@ def test_a_page_that_is_shown_is_answered_once_the_run_has_changed_and_not_befor
     site.following.start()
     try:
         began = time.monotonic()
-        asked, said = ({"role": role, "content": "hello"} for role in ("user", "assistant"))
-        one = turn("new", "new", 0, time.time(), [asked], said, None)
-        write_turns(site.run.turn_shard("z"), [one])
+        request, said = ({"role": role, "content": "hello"} for role in ("user", "assistant"))
+        added = turn("new", "new", 0, time.time(), [request], said, None)
+        write_turns(site.run.turn_shard("z"), [added])
         later = site.client.get("/", headers={"If-None-Match": stamp})
         assert (later.status_code, later.headers["etag"] != stamp) == (200, True)
         assert "6 conversations" in later.text or "6</a>" in later.text
@@ -383,8 +383,8 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
     assert "v6" in site.text("/")
     assert "policy 8 is now live" in site.post("/promote", version="8").text
     assert site.post("/rollback", version="99").status_code == 409
-    asked = site.post("/forget", user="anna").text
-    assert "cannot be undone" in asked
+    page = site.post("/forget", user="anna").text
+    assert "cannot be undone" in page
     assert any(row.turn["user"] == "anna" for row in site.following.snapshot.rows)
     assert "were deleted" in site.post("/forget", user="anna", sure="yes").text
     assert counted(site.text("/turns?user=anna")) == 0
@@ -395,31 +395,31 @@ def test_the_buttons_move_live_and_forget_people(tmp_path: Path) -> None:
 def with_anna(folder: Path) -> RunDir:
     """A run with a second policy: version 1 of anna answered twelve turns, five of them badly, and version 2 is live."""
     run = make_run(folder, 60)
-    own = run.of(begin_policy(run, "anna"))
+    policy_run = run.of(begin_policy(run, "anna"))
     for version in (1, 2):
         policy = Policy(
             version, version - 1, version, "rl", "adapter", "crafts", [f"anna{version}"], None, {}, time.time() - 60, "anna"
         )
-        publish_policy(own, policy, lambda folder: None)
-        move_live(own, version, by="train")
-    own.steps.write_text('{"step": 1, "reward_mean": 0.777, "turns": 1}\n')
+        publish_policy(policy_run, policy, lambda folder: None)
+        move_live(policy_run, version, by="train")
+    policy_run.steps.write_text('{"step": 1, "reward_mean": 0.777, "turns": 1}\n')
     turns = [
         turn(f"anna{n}", f"anna/own{n}", 0, time.time() - 90 + n, [], {"role": "assistant", "content": ""}, None, "anna", 1, None)
         for n in range(12)
     ]
-    write_turns(run.turn_shard("b-0"), [replace(one, policy_name="anna") for one in turns])
+    write_turns(run.turn_shard("b-0"), [replace(row, policy_name="anna") for row in turns])
     write_verdicts(run.verdict_shard("b-0"), [verdict(f"anna{n}", -1.0 if n < 5 else 1.0) for n in range(12)])
     return run
 
 
 def test_the_pages_of_a_policy_show_its_versions_turns_and_steps_alone(tmp_path: Path) -> None:
     site = Site(with_anna(tmp_path / "run"))
-    shared, own = site.text("/"), site.text("/?policy=anna")
-    assert '<option value="anna" selected>' in own
+    shared, personal = site.text("/"), site.text("/?policy=anna")
+    assert '<option value="anna" selected>' in personal
     assert '<option value="default" selected>' in shared
-    assert "(5 of 12)" in own
+    assert "(5 of 12)" in personal
     assert "(5 of 12)" not in shared
-    assert '/version?n=2&amp;policy=anna">v2</a>' in own
+    assert '/version?n=2&amp;policy=anna">v2</a>' in personal
     anna = ("/?policy=anna", "/versions?policy=anna", "/version?n=1&policy=anna")
     for path in (*anna, "/", "/versions", f"/version?n={VERSIONS - 1}"):
         page = site.text(path)
@@ -463,8 +463,8 @@ def test_a_reader_that_stays_reads_only_new_files(run: RunDir) -> None:
     reader = TurnReader(run)
     first = reader.poll()
     assert reader.poll() is first, "nothing has changed"
-    one = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
-    write_turns(run.turn_shard("z"), [one])
+    added = turn("new", "new", 0, time.time(), [{"role": "user", "content": "hello"}], {"role": "assistant", "content": "hi"}, None)
+    write_turns(run.turn_shard("z"), [added])
     assert [row.turn["turn_id"] for row in reader.poll().rows] == [*(row.turn["turn_id"] for row in first.rows), "new"]
     newest = reader.poll().rows[-1:].with_texts()
     assert newest[0].turn["response"] == {"role": "assistant", "content": "hi"}

@@ -32,19 +32,19 @@ def keep(run: RunDir) -> None:
 
 def told(capsys: pytest.CaptureFixture[str], run: RunDir, turn: str, tokens: bool = False) -> dict[str, Any]:
     show_why(run, turn, tokens, as_json=True)
-    found: dict[str, Any] = orjson.loads(capsys.readouterr().out)
-    return found
+    answer: dict[str, Any] = orjson.loads(capsys.readouterr().out)
+    return answer
 
 
 def test_a_trained_turn_shows_its_verdict_its_step_and_its_part_in_each_term(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(run)
-    found = told(capsys, run, "t1")
-    assert found["turn"]["reward"] == -1.0
-    assert found["turn"]["trained_in_step"] == 1
-    assert (found["step"]["loss"], found["step"]["grad_norm"], found["step"]["lr"]) == (0.25, 1.5, None)
-    numbers = found["numbers"]
+    report = told(capsys, run, "t1")
+    assert report["turn"]["reward"] == -1.0
+    assert report["turn"]["trained_in_step"] == 1
+    assert (report["step"]["loss"], report["step"]["grad_norm"], report["step"]["lr"]) == (0.25, 1.5, None)
+    numbers = report["numbers"]
     assert (numbers["baseline"], numbers["policy_version"], numbers["policy_version_end"]) == (0.25, 0, 1)
     assert numbers["ratio_quantiles"][0] == pytest.approx(1.0)
     assert numbers["ratio_quantiles"][-1] == pytest.approx(2.0)
@@ -52,7 +52,7 @@ def test_a_trained_turn_shows_its_verdict_its_step_and_its_part_in_each_term(
         "weight": 0.5, "tokens_of_step": 10, "advantage_mean": -1.25, "advantage_quantiles": [-1.25] * 5, "masked_tokens": 1,
     }  # fmt: skip
     assert numbers["terms"]["opd"]["advantage_mean"] == -0.25
-    assert "tokens" not in found
+    assert "tokens" not in report
 
 
 def test_a_damaged_tokenizer_leaves_the_ids(run: RunDir, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_each_token_has_its_own_line(run: RunDir, capsys: pytest.CaptureFixture[
 def test_why_explains_untrained_turns_and_trained_ones_without_stored_numbers(
     run: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = told(capsys, run, "t3")
-    assert (found["turn"]["why_not_trained"], found["numbers"], found["step"]) == ("neutral", None, None)
+    report = told(capsys, run, "t3")
+    assert (report["turn"]["why_not_trained"], report["numbers"], report["step"]) == ("neutral", None, None)
     assert told(capsys, run, "t1")["numbers"] is None
     show_why(run, "t1", False, as_json=False)
     assert "no longer stored" in capsys.readouterr().out
@@ -100,9 +100,9 @@ def test_why_explains_untrained_turns_and_trained_ones_without_stored_numbers(
 def test_a_record_that_cannot_be_read_is_a_problem_and_no_end(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     (run.train / "turns").mkdir()
     (run.train / "turns" / "1.parquet").write_bytes(b"not parquet")
-    found = told(capsys, run, "t1")
-    assert found["numbers"] is None
-    assert any("turns/1.parquet" in problem for problem in found["problems"])
+    report = told(capsys, run, "t1")
+    assert report["numbers"] is None
+    assert any("turns/1.parquet" in problem for problem in report["problems"])
 
 
 def test_an_id_that_no_turn_or_that_several_have_is_refused(run: RunDir) -> None:

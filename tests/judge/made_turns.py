@@ -26,9 +26,9 @@ def turn(messages: list[dict], response: str | dict, next_state: list[dict] | No
     return Turn(**{**values, **changes})
 
 
-def reply(words: str, **changes: Any) -> Turn:
+def reply(text: str, **changes: Any) -> Turn:
     """A turn whose next state is the user message `words`."""
-    return turn([{"role": "user", "content": "2+2?"}], "4", [{"role": "user", "content": words}], **changes)
+    return turn([{"role": "user", "content": "2+2?"}], "4", [{"role": "user", "content": text}], **changes)
 
 
 def shard(run: RunDir, stem: str, turns: Sequence[Turn]) -> None:

@@ -44,37 +44,37 @@ def places(count: int, per_s: float | None = None) -> EndpointPool:
 
 def test_the_endpoint_with_the_fewest_calls_in_flight_is_next() -> None:
     async def ask() -> list[int]:
-        found = places(3)
-        first = [await found.acquire() for _ in range(6)]
-        assert sorted(place.in_flight for place in found.all) == [2, 2, 2]
+        endpoints = places(3)
+        first = [await endpoints.acquire() for _ in range(6)]
+        assert sorted(endpoint.in_flight for endpoint in endpoints.all) == [2, 2, 2]
         first[1].in_flight -= 2
-        assert await found.acquire() is first[1]
-        return [place.requests for place in found.all]
+        assert await endpoints.acquire() is first[1]
+        return [endpoint.requests for endpoint in endpoints.all]
 
     assert sum(asyncio.run(ask())) == 7
 
 
 def test_an_endpoint_that_backs_off_is_skipped_and_the_one_that_just_failed_is_avoided() -> None:
     async def ask() -> None:
-        found = places(2)
-        one, two = found.all
-        one.back_off(retry_after_s=60.0)
-        assert [await found.acquire() for _ in range(3)] == [two] * 3
-        one.backs_off_until = 0.0
-        assert await found.acquire(avoid=one) is two  # although it is busier
-        one.back_off(60.0)
-        assert await found.acquire(avoid=two) is two  # there is no other
+        endpoints = places(2)
+        first, second = endpoints.all
+        first.back_off(retry_after_s=60.0)
+        assert [await endpoints.acquire() for _ in range(3)] == [second] * 3
+        first.backs_off_until = 0.0
+        assert await endpoints.acquire(avoid=first) is second  # although it is busier
+        first.back_off(60.0)
+        assert await endpoints.acquire(avoid=second) is second  # there is no other
 
     asyncio.run(ask())
 
 
 def test_backoffs_grow_until_it_answers_and_have_jitter() -> None:
     def wait_after(times: int) -> float:
-        place = EndpointState(lambda: None)
+        endpoint = EndpointState(lambda: None)
         for _ in range(times):
-            place.backs_off_until = 0.0
-            place.back_off(None)
-        return place.backs_off_until - time.monotonic()
+            endpoint.backs_off_until = 0.0
+            endpoint.back_off(None)
+        return endpoint.backs_off_until - time.monotonic()
 
     assert 0.04 <= wait_after(1) <= 0.1 < 0.3 <= wait_after(4) <= 0.8 < 2.4 <= wait_after(20) <= 5.0
     assert len({round(wait_after(20), 6) for _ in range(5)}) == 5
@@ -82,21 +82,21 @@ def test_backoffs_grow_until_it_answers_and_have_jitter() -> None:
 
 def test_calls_begin_no_faster_than_the_rate() -> None:
     async def ask() -> float:
-        found = places(2, per_s=50)
+        endpoints = places(2, per_s=50)
         begun = time.monotonic()
-        await asyncio.gather(*(found.acquire() for _ in range(12)))  # six each: the sixth begins 5 gaps later
+        await asyncio.gather(*(endpoints.acquire() for _ in range(12)))  # six each: the sixth begins 5 gaps later
         return time.monotonic() - begun
 
     assert asyncio.run(ask()) >= 5 / 50
 
 
 def test_several_endpoints_share_the_calls(run, serving) -> None:
-    one, two = serving(good, delay_s=0.02), serving(good, delay_s=0.02)
+    first, second = serving(good, delay_s=0.02), serving(good, delay_s=0.02)
     shard(run, "1-a", [reply("thanks") for _ in range(40)])
-    judge(run, recipe(one.url, two.url, concurrency=8), once=True)
+    judge(run, recipe(first.url, second.url, concurrency=8), once=True)
     assert rewards(run) == [1.0] * 40
-    assert len(one.asked) + len(two.asked) == 40
-    assert min(len(one.asked), len(two.asked)) >= 12
+    assert len(first.asked) + len(second.asked) == 40
+    assert min(len(first.asked), len(second.asked)) >= 12
 
 
 def test_with_one_endpoint_gone_the_other_does_all_and_no_vote_is_lost(run, serving) -> None:

@@ -52,10 +52,10 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
 
 def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_takes_it_over(run, serving, start) -> None:
     """Each turn has one verdict. What was under way when the worker died (`concurrency`: 4), or just answered, is asked again."""
-    asked: list[str] = []
+    questions: list[str] = []
 
     def script(text: str, number: int) -> str:
-        asked.append(re.search(r"turn \d+", text)[0])  # type: ignore[index]
+        questions.append(re.search(r"turn \d+", text)[0])  # type: ignore[index]
         return "\\boxed{1}"
 
     server = serving(script, delay_s=0.05)
@@ -63,14 +63,14 @@ def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_tak
     for first in range(0, 120, 30):
         shard(run, f"{first:03d}", turns[first : first + 30])
     workers = [start(server.url) for _ in range(2)]
-    until(lambda: len(list(run.verdicts.glob("*.jsonl"))) >= 2 and len(asked) >= 12)
+    until(lambda: len(list(run.verdicts.glob("*.jsonl"))) >= 2 and len(questions) >= 12)
     workers[0].kill()
     workers[0].wait()
     until(lambda: len(published(run.verdicts, ".parquet")) == 4)
     assert sorted(verdict.turn_id for verdict in verdicts_of(run)) == sorted(turn.turn_id for turn in turns)
     assert {verdict.reward for verdict in verdicts_of(run)} == {1.0}
-    assert len(set(asked)) == 120
-    assert len(asked) - 120 <= 8
+    assert len(set(questions)) == 120
+    assert len(questions) - 120 <= 8
     until(lambda: not list(run.verdicts.glob("*.jsonl")))
 
 
@@ -107,10 +107,10 @@ def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, s
     with journal.open("ab") as file:
         file.write(b'{"turn_id": "half')
     time.sleep(1.5)  # calls that were under way
-    server.script, asked = by_words, len(server.asked)
+    server.script, before = by_words, len(server.asked)
     start(server.url)
     until(lambda: len(verdicts_of(run)) == 20)
-    assert len(server.asked) - asked == 20 - kept
+    assert len(server.asked) - before == 20 - kept
     until(lambda: not journal.exists())
     assert stat.S_IMODE((run.verdicts / "1-a.parquet").stat().st_mode) == 0o600
 

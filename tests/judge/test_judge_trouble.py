@@ -23,8 +23,8 @@ def test_invalid_answers_of_a_judge_are_logged_once_and_the_stage_continues(run,
         shard(run, stem, [reply("thanks"), reply("hm")])
     with caplog.at_level(logging.WARNING):
         judge(run, recipe(server.url), once=True)
-    found = verdicts_of(run)
-    assert [(verdict.reward, verdict.votes, verdict.reason) for verdict in found] == [(None, [None] * 3, "no valid vote")] * 4
+    verdicts = verdicts_of(run)
+    assert [(verdict.reward, verdict.votes, verdict.reason) for verdict in verdicts] == [(None, [None] * 3, "no valid vote")] * 4
     assert len([record for record in caplog.records if "no valid score" in record.message]) == 1
 
 

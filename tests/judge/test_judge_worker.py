@@ -18,15 +18,15 @@ def test_every_row_gets_its_verdict_in_the_shard_of_the_same_stem(run, serving) 
     shard(run, "2-b", [reply("thanks")])
     judge(run, recipe(server.url), once=True)
     assert [path.name for path in published(run.verdicts, ".parquet")] == ["1-a.parquet", "2-b.parquet"]
-    found = read_verdicts(run.verdicts / "1-a.parquet")
-    assert [verdict.turn_id for verdict in found] == [turn.turn_id for turn in turns]
-    assert [verdict.reward for verdict in found] == [1.0, -1.0, 0.0, None]
-    assert [verdict.votes for verdict in found] == [[1, 1], [-1, -1], [0, 0], []]
-    assert [verdict.hint for verdict in found] == [None, "Write plain sentences.", None, None]
-    assert [verdict.reason for verdict in found] == [None, None, None, "not trainable: side turn"]
-    assert [verdict.judge for verdict in found] == ["scripted prompt 1"] * 3 + ["nobody"]
-    assert found[0].latency_s is not None
-    assert found[3].latency_s is None
+    verdicts = read_verdicts(run.verdicts / "1-a.parquet")
+    assert [verdict.turn_id for verdict in verdicts] == [turn.turn_id for turn in turns]
+    assert [verdict.reward for verdict in verdicts] == [1.0, -1.0, 0.0, None]
+    assert [verdict.votes for verdict in verdicts] == [[1, 1], [-1, -1], [0, 0], []]
+    assert [verdict.hint for verdict in verdicts] == [None, "Write plain sentences.", None, None]
+    assert [verdict.reason for verdict in verdicts] == [None, None, None, "not trainable: side turn"]
+    assert [verdict.judge for verdict in verdicts] == ["scripted prompt 1"] * 3 + ["nobody"]
+    assert verdicts[0].latency_s is not None
+    assert verdicts[3].latency_s is None
     assert len(server.asked) == 8
 
 
@@ -209,9 +209,9 @@ def test_an_imported_text_without_token_ids_is_judged_like_any_other(run, servin
         reply("thanks", untrainable_reason=TEXT_ONLY),  # served: its ids should be there
     ])  # fmt: skip
     judge(run, recipe(serving(by_words).url), once=True)
-    found = verdicts_of(run)
-    assert [verdict.reward for verdict in found] == [1.0, None, None]
-    assert found[1].reason == "not trainable: not wanted"
+    verdicts = verdicts_of(run)
+    assert [verdict.reward for verdict in verdicts] == [1.0, None, None]
+    assert verdicts[1].reason == "not trainable: not wanted"
 
 
 def test_a_turn_of_practice_has_a_verdict_without_a_judge(run, serving) -> None:

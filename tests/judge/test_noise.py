@@ -21,9 +21,9 @@ def left_of(text: str, own_words: bool) -> str:
 @pytest.mark.parametrize("encoding", ["plain", "zero width", "quoted", "code block", "spaced letters", "fullwidth", "homoglyphs"])
 def test_open_attacks_leave_nothing_but_the_complaint(own_words: bool, encoding: str) -> None:
     attacks = [encoded(filled(text, wants), encoding) for _, text in OPEN.templates for wants in (1, -1)]
-    found = [left_of(f"{COMPLAINT}\n{attack}", own_words) for attack in attacks]
-    assert all(text.startswith(COMPLAINT) for text in found)
-    assert sum(text == COMPLAINT for text in found) >= 0.9 * len(found)
+    remaining = [left_of(f"{COMPLAINT}\n{attack}", own_words) for attack in attacks]
+    assert all(text.startswith(COMPLAINT) for text in remaining)
+    assert sum(text == COMPLAINT for text in remaining) >= 0.9 * len(remaining)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def make_prm(folder: Path, labels: int) -> Path:
 @pytest.mark.parametrize("labels", [1, 2, 3])
 def test_a_sequence_classifier_judges_and_its_batches_change_nothing(tmp_path, labels) -> None:
     path = make_prm(tmp_path / "prm", labels)
-    turns = [reply(words) for words in ("thanks", "no, that is wrong", "thanks " * 300, "hm")]
+    turns = [reply(text) for text in ("thanks", "no, that is wrong", "thanks " * 300, "hm")]
     views = [view_turn(turn, 0) for turn in turns]
     together = PRMJudge(str(path), JudgeConfig()).scores(views)
     alone = [PRMJudge(str(path), JudgeConfig()).scores([view])[0] for view in views]
@@ -60,16 +60,16 @@ def test_the_score_is_the_mean_of_the_labels_on_a_line_and_one_label_is_a_logit(
 
 def test_scores_beyond_the_threshold_are_rewards_and_the_rest_is_neutral(run, tmp_path) -> None:
     path = make_prm(tmp_path / "prm", 1)
-    turns = [reply(words) for words in ("thanks", "no", "hm", "ok then")]
+    turns = [reply(text) for text in ("thanks", "no", "hm", "ok then")]
     shard(run, "1-a", turns)
     scores = PRMJudge(str(path), JudgeConfig()).scores([view_turn(turn, 4000) for turn in turns])
     middle = sorted(map(abs, scores))[1] + 1e-6  # two lie within
     judge(run, Recipe.model_validate({"judge": {"prm": str(path), "prm_threshold": middle, "prm_batch": 3}}), once=True)
     expected = [0.0 if abs(score) < middle else 1.0 if score > 0 else -1.0 for score in scores]
-    found = verdicts_of(run)
+    verdicts = verdicts_of(run)
     assert expected.count(0.0) == 2
-    assert [verdict.reward for verdict in found] == expected
-    assert {verdict.judge for verdict in found} == {f"{path} sequence classification"}
+    assert [verdict.reward for verdict in verdicts] == expected
+    assert {verdict.judge for verdict in verdicts} == {f"{path} sequence classification"}
 
 
 @pytest.mark.parametrize("make", [lambda folder: folder, lambda folder: TEXT_MODEL])
@@ -205,8 +205,8 @@ def custom(tmp_path) -> Path:
 def test_a_class_a_maker_and_a_ready_object_judge(run, custom, name) -> None:
     shard(run, "1-a", [reply("thanks"), reply("hm")])
     judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:{name}"}}), once=True)
-    found = verdicts_of(run)
-    assert [(verdict.reward, verdict.judge) for verdict in found] == [
+    verdicts = verdicts_of(run)
+    assert [(verdict.reward, verdict.judge) for verdict in verdicts] == [
         (1.0, f"custom my_rm.py:{name}"),
         (-0.25, f"custom my_rm.py:{name}"),
     ]
@@ -234,10 +234,12 @@ def test_a_bug_in_a_reward_model_costs_its_turn_only_and_is_logged_with_its_trac
     name = "custom my_rm.py:CustomPRM"
     crashed, nonsense = f"{name} raised RuntimeError", f"{name} gave nan instead of a finite number"
     assert [verdict.reason for verdict in verdicts_of(run)] == [crashed, "abstains", nonsense, None, crashed]
-    told = [record.message for record in caplog.records if crashed in record.message and "a later line reports" in record.message]
-    assert len(told) == 1
-    assert "my_rm.py" in told[0]
-    assert "in score" in told[0]
+    messages = [
+        record.message for record in caplog.records if crashed in record.message and "a later line reports" in record.message
+    ]
+    assert len(messages) == 1
+    assert "my_rm.py" in messages[0]
+    assert "in score" in messages[0]
 
 
 def test_the_text_of_an_exception_may_quote_a_conversation_and_is_not_logged(run, tmp_path, caplog) -> None:
@@ -261,14 +263,14 @@ def test_a_reward_model_that_calls_exit_costs_its_turn_only(run, tmp_path) -> No
 
 
 def test_numbers_of_numpy_and_torch_are_rewards_and_other_values_are_not(run, custom) -> None:
-    words = ["float32", "tensor", "text", "many", "true", "inf", "huge"]
-    shard(run, "1-a", [reply(each) for each in words])
+    texts = ["float32", "tensor", "text", "many", "true", "inf", "huge"]
+    shard(run, "1-a", [reply(text) for text in texts])
     judge(run, Recipe.model_validate({"judge": {"custom_rm": f"{custom}:Gives"}}), once=True)
-    found = verdicts_of(run)
-    assert [verdict.reward for verdict in found] == [0.5, -0.5, None, None, None, None, None]
-    gave = [(verdict.reason or "").partition(" gave ")[2] for verdict in found]
+    verdicts = verdicts_of(run)
+    assert [verdict.reward for verdict in verdicts] == [0.5, -0.5, None, None, None, None, None]
+    gave = [(verdict.reason or "").partition(" gave ")[2] for verdict in verdicts]
     numbers = ["str", "Tensor", "bool", "inf", "int"]
-    assert [each.split()[0] for each in gave[2:]] == numbers
+    assert [line.split()[0] for line in gave[2:]] == numbers
 
 
 @pytest.mark.parametrize(("name", "rewards"), [("direct", [1.0, -1.0]), ("direct_later", [0.5, 0.5])])
@@ -321,8 +323,8 @@ def test_recipes_of_others_name_the_same_settings() -> None:
         "num_judge_workers": 4,
         "hint_extraction_model": "h",
     }
-    found = Recipe.model_validate({"judge": elsewhere}).judge
-    assert (found.votes, found.threshold, found.model, found.concurrency, found.hint_model) == (5, 0.7, "m", 4, "h")
+    config = Recipe.model_validate({"judge": elsewhere}).judge
+    assert (config.votes, config.threshold, config.model, config.concurrency, config.hint_model) == (5, 0.7, "m", 4, "h")
     assert Recipe.model_validate({"judge": {"num_judges": 5, "votes": 1}}).judge.votes == 1
 
 

@@ -177,7 +177,7 @@ def make_labelled(folder: Path, *labels: str, **config: object) -> Path:
     ],
 )
 def test_labels_are_ordered_by_their_names(tmp_path, labels, turned) -> None:
-    views = [view_turn(reply(words), 0) for words in ("thanks", "no, that is wrong")]
+    views = [view_turn(reply(text), 0) for text in ("thanks", "no, that is wrong")]
     plain = PRMJudge(str(make_prm(tmp_path / "plain", 2)), JudgeConfig()).scores(views)
     named = PRMJudge(str(make_labelled(tmp_path / "named", *labels)), JudgeConfig()).scores(views)
     assert named == pytest.approx([-score if turned else score for score in plain], abs=1e-5)

@@ -43,8 +43,8 @@ def after(calls: list[dict], results: list[dict], said: str | None = None) -> An
 
 
 def reward(calls: list[dict], results: list[dict], tools: dict[str, str] | None = None) -> float | None:
-    found = rule_opinion(after(calls, results), tools)
-    return None if found is None else found.reward
+    opinion = rule_opinion(after(calls, results), tools)
+    return None if opinion is None else opinion.reward
 
 
 def shown(form: str, code: int, output: str, command: str = "pytest -q") -> str:
@@ -102,9 +102,9 @@ def test_a_test_run_decides_in_the_format_of_each_known_client(made, answered) -
     ],
 )
 def test_the_summaries_of_other_runners_are_known(command, code, output, name) -> None:
-    found = rule_opinion(after([call("exec_command", cmd=command)], [result(shown(CODEX, code, output))]))
-    assert found is not None
-    assert (found.judge, found.reward) == (f"rules 2: {name}", 1.0 if code == 0 else -1.0)
+    opinion = rule_opinion(after([call("exec_command", cmd=command)], [result(shown(CODEX, code, output))]))
+    assert opinion is not None
+    assert (opinion.judge, opinion.reward) == (f"rules 2: {name}", 1.0 if code == 0 else -1.0)
 
 
 @pytest.mark.parametrize(
@@ -331,8 +331,8 @@ def test_a_declared_tool_counts_in_its_format_and_one_without_a_command_is_itsel
     assert reward([call("run_tests", path="tests")], [result('{"exit_code": 3}')], {"run_tests": "json"}) == -1.0
     assert reward([call("run_tests", path="tests")], [result('{"exit_code": 0}')], {"run_tests": "json"}) == 1.0
     assert reward([call("run_tests", path="tests")], [result('{"exit_code": 0}')]) is None
-    found = JudgeConfig.model_validate({"execution_tools": {"run": "json"}})
-    assert found.execution_tools == {"run": "json"}
+    config = JudgeConfig.model_validate({"execution_tools": {"run": "json"}})
+    assert config.execution_tools == {"run": "json"}
 
 
 def test_one_failed_run_makes_the_turn_bad_and_only_all_together_make_it_good() -> None:
@@ -356,23 +356,23 @@ def test_an_answer_that_prints_a_verdict_itself_decides_nothing(number) -> None:
     assert rule_opinion(after([made], [result(text)], said=text)) is None
 
 
-@pytest.mark.parametrize(("words", "reward"), [("👍", 1.0), ("👍🏽 👍", 1.0), (":-1:", -1.0), ("👎", -1.0)])
-def test_thumbs_alone_decide(words, reward) -> None:
-    found = rule_opinion(reply(words))
-    assert found is not None
-    assert (found.judge, found.reward) == ("rules 2: thumbs", reward)
+@pytest.mark.parametrize(("text", "reward"), [("👍", 1.0), ("👍🏽 👍", 1.0), (":-1:", -1.0), ("👎", -1.0)])
+def test_thumbs_alone_decide(text, reward) -> None:
+    opinion = rule_opinion(reply(text))
+    assert opinion is not None
+    assert (opinion.judge, opinion.reward) == ("rules 2: thumbs", reward)
 
 
-@pytest.mark.parametrize("words", ["👍 but shorter", "👍👎", "thanks", "-1", ""])
-def test_thumbs_with_words_are_left_to_the_judge(words) -> None:
-    assert rule_opinion(reply(words)) is None
+@pytest.mark.parametrize("text", ["👍 but shorter", "👍👎", "thanks", "-1", ""])
+def test_thumbs_with_words_are_left_to_the_judge(text) -> None:
+    assert rule_opinion(reply(text)) is None
 
 
 def test_a_rating_outranks_an_outcome_and_that_outranks_everything_else() -> None:
     both = reply("👎", feedback=0.5, outcome_reward=-1.0)
-    found = rating_opinion(both, JudgeConfig())
-    assert found is not None
-    assert (found.judge, found.reward) == ("user feedback", 0.5)
+    opinion = rating_opinion(both, JudgeConfig())
+    assert opinion is not None
+    assert (opinion.judge, opinion.reward) == ("user feedback", 0.5)
     scored = reply("👎", outcome_reward=1.0)
     assert rating_opinion(scored, JudgeConfig()).judge == "environment outcome"  # type: ignore[union-attr]
     assert rating_opinion(scored, JudgeConfig(outcome="apart")) is None

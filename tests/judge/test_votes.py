@@ -43,8 +43,8 @@ def test_the_reason_distinguishes_no_consensus_from_no_valid_vote() -> None:
 def test_stopping_early_never_changes_the_majority(threshold) -> None:
     for most in range(1, 6):
         for votes in itertools.product((1, 0, -1, None), repeat=most):
-            asked = next(n for n in range(first_round(most, threshold), most + 1) if decided(votes[:n], most, threshold))
-            assert majority(votes[:asked], threshold) == majority(votes, threshold)
+            count = next(n for n in range(first_round(most, threshold), most + 1) if decided(votes[:n], most, threshold))
+            assert majority(votes[:count], threshold) == majority(votes, threshold)
 
 
 def test_all_votes_are_requested_at_once_if_all_must_agree() -> None:

@@ -65,9 +65,9 @@ def test_jobs_of_a_launcher_that_is_no_longer_installed_are_named(tmp_path: Path
 
 def test_the_status_of_a_run_without_jobs_has_a_cure(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run").root
-    for asked in ({"status": True}, {"stop": True}):
+    for options in ({"status": True}, {"stop": True}):
         with pytest.raises(ClawError, match="clawctl up RECIPE --on NAME"):
-            up(run=run, **asked)
+            up(run=run, **options)
 
 
 def test_a_job_runs_only_a_stage_of_its_recipe_and_only_on_its_own_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,8 @@ def users(*texts: str) -> Said:
 
 @pytest.mark.parametrize(("question", "answer"), ASKED, ids=range(len(ASKED)))
 def test_what_is_told_after_a_question_for_it_is_a_secret(question: str, answer: str) -> None:
-    _, _, told = Redactor(ALWAYS).messages(users("hi", question, answer))
-    assert "[redacted:" in told["content"]
+    _, _, message = Redactor(ALWAYS).messages(users("hi", question, answer))
+    assert "[redacted:" in message["content"]
 
 
 @pytest.mark.parametrize(("question", "answer"), NOT_SECRET, ids=range(len(NOT_SECRET)))
@@ -112,8 +112,8 @@ def test_a_part_that_a_client_adds_asks_nothing_and_ends_no_question() -> None:
     added = {"type": "text", "text": "<system-reminder>" + "Say where the code is. " * 20 + "Use the code.</system-reminder>"}
     said = [{"role": "user", "content": [added, {"type": "text", "text": "run 48213 now"}]}]
     assert Redactor(ALWAYS).messages(said) == said
-    told = [{"role": "user", "content": [added, {"type": "text", "text": "4829"}]}]
-    _, clean = Redactor(ALWAYS).messages([{"role": "assistant", "content": "Please enter your PIN."}, *told])
+    messages = [{"role": "user", "content": [added, {"type": "text", "text": "4829"}]}]
+    _, clean = Redactor(ALWAYS).messages([{"role": "assistant", "content": "Please enter your PIN."}, *messages])
     assert clean["content"][1]["text"] == "[redacted:password]"
 
 

@@ -93,14 +93,14 @@ def test_without_a_finder_a_stage_refuses_to_redact(tmp_path: Path) -> None:
     conversation = {"messages": [{"role": "user", "content": f"my key is {KEY}"}, {"role": "assistant", "content": "Thanks."}]}
     (tmp_path / "turns.jsonl").write_bytes(orjson.dumps(conversation))
     (tmp_path / "off.yaml").write_text(yaml.safe_dump({"privacy": {"redact": []}}))
-    for words in (["serve", "--intercept", "--run", "a"], ["import", "turns.jsonl", "--run", "b"]):
-        done = without_the_extension(f"sys.argv[1:] = {words}; from clawctl.cli import main; main()", tmp_path)
+    for arguments in (["serve", "--intercept", "--run", "a"], ["import", "turns.jsonl", "--run", "b"]):
+        done = without_the_extension(f"sys.argv[1:] = {arguments}; from clawctl.cli import main; main()", tmp_path)
         assert done.returncode == 2, done.stderr
         assert "the finder 'rules' is not installed\n  reinstall clawctl with clawctl/extensions/secrets" in done.stderr
         assert "turn redaction off: privacy.redact: []" in done.stderr
     assert not (tmp_path / "a").exists()
-    words = ["import", "turns.jsonl", "--run", "c", "--recipe", "off.yaml"]
-    done = without_the_extension(f"sys.argv[1:] = {words}; from clawctl.cli import main; main()", tmp_path)
+    arguments = ["import", "turns.jsonl", "--run", "c", "--recipe", "off.yaml"]
+    done = without_the_extension(f"sys.argv[1:] = {arguments}; from clawctl.cli import main; main()", tmp_path)
     assert done.returncode == 0, done.stderr
 
 

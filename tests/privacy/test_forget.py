@@ -79,8 +79,8 @@ def plant_what_stages_would_write(run: RunDir, ids: list[str]) -> None:
     for path in published(run.trajectories, ".parquet"):
         rows = [(row, row.turn_id in ids) for row in read_turns(path)]
         verdicts = [
-            Verdict(row.turn_id, 1.0, [1], f"About {MARKER if own else OTHER}: be brief.", [], "crafts@0", None, 0.1)
-            for row, own in rows
+            Verdict(row.turn_id, 1.0, [1], f"About {MARKER if is_own else OTHER}: be brief.", [], "crafts@0", None, 0.1)
+            for row, is_own in rows
         ]
         write_verdicts(run.verdicts / path.name, verdicts)
     for version, trained in ((1, ["someone-elses"]), (2, ids[:1]), (3, ["another"])):
@@ -125,8 +125,8 @@ def test_no_byte_of_a_forgotten_session_remains_while_the_server_continues(tmp_p
         assert (done.turns, done.policies) == (4, [2, 3])
         assert done.removed_whole == ["quarantine/captures-x-0.jsonl", "quarantine/trajectories-b.parquet"]
 
-        found = [name for name, text in every_text(run, model_path) if MARKER in text or "plugh" in text]
-        assert found == []
+        files = [name for name, text in every_text(run, model_path) if MARKER in text or "plugh" in text]
+        assert files == []
         assert not [name for name, text in every_text(run, model_path) if any(i in text for i in ids) and "policy.json" not in name]
         assert server.captured() == others
         chat(server, "later", OTHER, turns=1)

@@ -65,8 +65,8 @@ def test_a_history_that_is_sent_again_is_decoded_once() -> None:
 
 
 def test_a_turn_of_own_code_is_looked_through_by_its_ids_too() -> None:
-    told = turn([{"role": "user", "content": "hi"}], "fine", None, prompt_ids=ids(f"use {KEY}"))
-    clean = redacted(told, Redactor(ALWAYS, decode=Letters()))
+    original = turn([{"role": "user", "content": "hi"}], "fine", None, prompt_ids=ids(f"use {KEY}"))
+    clean = redacted(original, Redactor(ALWAYS, decode=Letters()))
     assert (clean.prompt_ids, clean.trainable, clean.untrainable_reason) == (None, False, "redacted")
 
 
@@ -101,4 +101,4 @@ def test_parts_of_every_kind_are_one_text() -> None:
 
 def test_a_name_and_its_value_in_two_fields_belong_together() -> None:
     clean = Redactor(ALWAYS).value({"env": [{"name": "DB_PASSWORD", "value": "blauwolke"}, {"name": "MODE", "value": "blauwolke"}]})
-    assert [each["value"] for each in clean["env"]] == ["[redacted:password]", "blauwolke"]
+    assert [variable["value"] for variable in clean["env"]] == ["[redacted:password]", "blauwolke"]

@@ -79,23 +79,23 @@ def test_tokens_with_unknown_text_are_not_written() -> None:
 
 
 def test_ids_are_removed_if_a_template_setting_holds_a_secret() -> None:
-    told = exchange([user("hi")])
-    clean = Redactor(ALWAYS).exchange(told, unwritten={"documents": [{"text": f"key {KEY}"}]})
-    assert (clean.messages, clean.prompt_ids, clean.untrainable_reason) == (told.messages, None, "redacted")
-    assert Redactor(ALWAYS).exchange(told, unwritten={"enable_thinking": False}) is told
+    original = exchange([user("hi")])
+    clean = Redactor(ALWAYS).exchange(original, unwritten={"documents": [{"text": f"key {KEY}"}]})
+    assert (clean.messages, clean.prompt_ids, clean.untrainable_reason) == (original.messages, None, "redacted")
+    assert Redactor(ALWAYS).exchange(original, unwritten={"enable_thinking": False}) is original
 
 
 def test_the_allowed_tokens_are_removed_with_the_ids() -> None:
-    told = exchange([user("hi")], allowed="c2V0cw==")
+    original = exchange([user("hi")], allowed="c2V0cw==")
     form = {"type": "json_schema", "json_schema": {"schema": {"enum": [KEY, "other"]}}}
-    clean = Redactor(ALWAYS).exchange(told, unwritten=[{}, form])
+    clean = Redactor(ALWAYS).exchange(original, unwritten=[{}, form])
     assert (clean.allowed, clean.prompt_ids, clean.untrainable_reason) == (None, None, "redacted")
-    assert Redactor(ALWAYS).exchange(told, unwritten=[{}, None]).allowed == "c2V0cw=="
+    assert Redactor(ALWAYS).exchange(original, unwritten=[{}, None]).allowed == "c2V0cw=="
 
 
 def test_without_kinds_nothing_is_looked_at() -> None:
-    told = exchange([user(f"use {KEY}")])
-    assert Redactor([]).exchange(told) is told
+    original = exchange([user(f"use {KEY}")])
+    assert Redactor([]).exchange(original) is original
 
 
 def test_a_failure_does_not_quote_the_redacted_text() -> None:
@@ -123,10 +123,10 @@ def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_messa
 def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> None:
     """The user gives a password, the answer repeats it, and the client sends both again as text parts."""
     redactor, sessions = Redactor(ALWAYS), Sessions(3600)
-    asked = [user(f"my password is {PASSWORD}")]
+    question = [user(f"my password is {PASSWORD}")]
     answered = {"role": "assistant", "content": f"Noted: password = '{PASSWORD}'"}
     again = [user([{"type": "text", "text": f"my password is {PASSWORD}"}]), answered, user("thanks")]
-    for handle, messages, response in (("e1", asked, answered), ("e2", again, {"role": "assistant", "content": "welcome"})):
+    for handle, messages, response in (("e1", question, answered), ("e2", again, {"role": "assistant", "content": "welcome"})):
         made = exchange(messages, response=response, exchange_id=handle, created_at=float(handle[1]), finished_at=float(handle[1]))
         sessions.add(redactor.exchange(made))
     sessions.tick(10_000.0)

@@ -154,12 +154,12 @@ def test_files_are_their_owners_alone_whatever_the_umask_was(tmp_path: Path) -> 
 def test_data_lists_the_stores_their_age_and_their_users(example: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     line = {"exchange_id": "e", "key": "third", "created_at": 500.0, "messages": []}
     (example.captures / "w-0.jsonl").write_bytes(orjson.dumps(line) + b'\n{"torn')
-    found = read_data(example)
-    stores = {store["where"]: store for store in found["stores"]}
+    report = read_data(example)
+    stores = {store["where"]: store for store in report["stores"]}
     assert (stores["captures/"]["rows"], stores["trajectories/"]["rows"], stores["verdicts/"]["rows"]) == (1, 7, 5)
     assert stores["trajectories/"]["files"] == 2
     assert stores["trajectories/"]["bytes"] == sum(path.stat().st_size for path in example.trajectories.iterdir())
-    assert found["users"] == [
+    assert report["users"] == [
         {"user": "default", "sessions": 2, "turns": 6, "captured": 0, "first": 1000.0, "last": 2000.0},
         {"user": "other", "sessions": 1, "turns": 1, "captured": 0, "first": 3000.0, "last": 3000.0},
         {"user": "third", "sessions": 0, "turns": 0, "captured": 1, "first": 500.0, "last": 500.0},
@@ -168,7 +168,7 @@ def test_data_lists_the_stores_their_age_and_their_users(example: RunDir, capsys
     shown = capsys.readouterr().out
     assert "every request and answer" in shown
     show_data(example, as_json=True)
-    assert json.loads(capsys.readouterr().out)["users"] == found["users"]
+    assert json.loads(capsys.readouterr().out)["users"] == report["users"]
 
 
 # ---- retention ----------------------------------------------------------------------------------------------------------------

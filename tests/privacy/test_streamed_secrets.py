@@ -45,9 +45,9 @@ async def answer(request: Request) -> Any:
     if not body.get("stream"):
         entry["top_logprobs"] = [{"token": "x", "logprob": -0.5 / body.get("temperature", 1.0)}]
         choice = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop", "token_ids": [5]}
-        told = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
+        counts = {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3}
         return JSONResponse(
-            {**head, "choices": [{**choice, "logprobs": {"content": [entry]}}], "prompt_token_ids": [7, 8], "usage": told}
+            {**head, "choices": [{**choice, "logprobs": {"content": [entry]}}], "prompt_token_ids": [7, 8], "usage": counts}
         )
 
     async def stream() -> Any:
@@ -57,8 +57,8 @@ async def answer(request: Request) -> Any:
             finish = "stop" if at == len(said) - 1 else None
             choice = {"index": 0, "delta": {"content": piece}, "finish_reason": finish, "token_ids": [100 + at]}
             chunks.append({**head, "choices": [{**choice, "logprobs": {"content": [entry]}}]})
-        told = {"prompt_tokens": 2, "completion_tokens": len(said), "total_tokens": 2 + len(said)}
-        for chunk in [*chunks, {**head, "choices": [], "usage": told}]:
+        counts = {"prompt_tokens": 2, "completion_tokens": len(said), "total_tokens": 2 + len(said)}
+        for chunk in [*chunks, {**head, "choices": [], "usage": counts}]:
             yield f"data: {json.dumps(chunk)}\n\n"
         yield "data: [DONE]\n\n"
 

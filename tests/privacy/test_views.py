@@ -32,7 +32,7 @@ def test_compatible_characters_become_ascii_and_invisible_ones_vanish_in_a_view(
         or (unicodedata.category(letter) == "Cf" and letter not in visible)
         if not plain_view(letter).text.isascii()
     ]
-    assert [each for each in missed if not 0x13430 <= int(each, 16) < 0x13440] == []  # joiners of hieroglyphs
+    assert [code for code in missed if not 0x13430 <= int(code, 16) < 0x13440] == []  # joiners of hieroglyphs
 
 
 @pytest.mark.parametrize("place", ["before", "behind", "in the name's sentence"])
@@ -67,8 +67,8 @@ def test_places_of_a_view_are_places_of_the_text() -> None:
         text = "".join(draw.choice(pieces) for _ in range(draw.randint(0, 30)))
         view: View | None = plain_view(text)
         while view is not None:
-            for place, letter in enumerate(view.text):
-                start, end = view.to_original(place, place + 1)
+            for index, letter in enumerate(view.text):
+                start, end = view.to_original(index, index + 1)
                 assert 0 <= start < end <= len(text)
                 if end - start == 1 and text[start].isascii() and text[start] not in "\\&%":
                     assert text[start] == letter

@@ -33,11 +33,11 @@ def test_no_flipped_bit_and_no_cut_of_a_sealed_object_reads_as_something_else(te
     read: list[object] = []
     for damaged in [*(flipped(data, bit) for bit in range(8 * len(data))), *(data[:end] for end in range(len(data)))]:
         try:
-            found = read_sealed(damaged)
+            content = read_sealed(damaged)
         except Damaged:
             continue
-        read.append({key: found[key] for key in value})
-    assert all(found == value for found in read)  # only the seal's own name or a space was hit
+        read.append({key: content[key] for key in value})
+    assert all(result == value for result in read)  # only the seal's own name or a space was hit
 
 
 def test_a_handwritten_object_is_read_as_it_is() -> None:

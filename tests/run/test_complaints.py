@@ -12,11 +12,11 @@ from clawctl.run.complaints import MAX_TURNS, JudgedAnswer, Rise, change_point, 
 
 def stream(rates: Sequence[tuple[int, float]], seed: int, key: str = "anna") -> list[JudgedAnswer]:
     """One reaction a second: (how many, share of complaints), one after the other."""
-    rng, found = Random(seed), list[JudgedAnswer]()
+    rng, answers = Random(seed), list[JudgedAnswer]()
     for count, rate in rates:
         for _ in range(count):
-            found.append(JudgedAnswer(f"{key}-{len(found)}", None, key, float(len(found)), rng.random() < rate))
-    return found
+            answers.append(JudgedAnswer(f"{key}-{len(answers)}", None, key, float(len(answers)), rng.random() < rate))
+    return answers
 
 
 def test_a_rise_after_rare_complaints_is_noticed_within_fourteen_answers() -> None:
@@ -54,8 +54,8 @@ def test_a_few_complaints_in_a_row_are_noticed_only_where_complaints_were_rare()
 
 
 def test_keys_are_kept_separate() -> None:
-    found = rises([*stream([(60, 0.05), (15, 1.0)], 1, "anna"), *stream([(75, 0.05)], 2, "bert")])
-    assert [rise.key for rise in found] == ["anna"]
+    risen = rises([*stream([(60, 0.05), (15, 1.0)], 1, "anna"), *stream([(75, 0.05)], 2, "bert")])
+    assert [rise.key for rise in risen] == ["anna"]
 
 
 @pytest.mark.parametrize("seed", range(6))

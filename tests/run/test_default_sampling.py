@@ -17,20 +17,20 @@ def of(folder: Path, file: Any, **serve: Any) -> DefaultSampling:
 
 
 def test_the_model_names_what_the_recipe_does_not(tmp_path: Path) -> None:
-    found = of(tmp_path, {"temperature": 0.6})
-    assert (found.temperature, found.top_p) == (0.6, 1.0)
-    assert found.sources == {"temperature": "model", "top_p": "default", "top_k": "default"}
+    sampling = of(tmp_path, {"temperature": 0.6})
+    assert (sampling.temperature, sampling.top_p) == (0.6, 1.0)
+    assert sampling.sources == {"temperature": "model", "top_p": "default", "top_k": "default"}
 
 
 def test_the_recipe_outranks_the_model(tmp_path: Path) -> None:
-    found = of(tmp_path, {"do_sample": True, "temperature": 0.6}, temperature=0.9, top_p=0.8)
-    assert (found.temperature, found.top_p) == (0.9, 0.8)
-    assert found.sources == {"temperature": "recipe", "top_p": "recipe", "top_k": "default"}
+    sampling = of(tmp_path, {"do_sample": True, "temperature": 0.6}, temperature=0.9, top_p=0.8)
+    assert (sampling.temperature, sampling.top_p) == (0.9, 0.8)
+    assert sampling.sources == {"temperature": "recipe", "top_p": "recipe", "top_k": "default"}
 
 
 def test_the_models_truncation_is_left_out_because_its_turns_could_not_be_trained(tmp_path: Path) -> None:
-    found = of(tmp_path, {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20})
-    assert (found.temperature, found.top_p, found.left_out) == (0.6, 1.0, {"top_p": 0.95, "top_k": 20})
+    sampling = of(tmp_path, {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20})
+    assert (sampling.temperature, sampling.top_p, sampling.left_out) == (0.6, 1.0, {"top_p": 0.95, "top_k": 20})
     assert of(tmp_path, {"top_p": 1.0, "top_k": 0}).left_out == {}
     assert of(tmp_path, {"top_p": 0.95}, top_p=0.9).left_out == {}
 
@@ -41,5 +41,5 @@ def test_the_models_truncation_is_left_out_because_its_turns_could_not_be_traine
      {"temperature": True}, {"temperature": None}, {"temperature": -1}, '{"temperature": NaN}'],
 )  # fmt: skip
 def test_a_file_that_names_no_usable_temperature_changes_nothing(tmp_path: Path, file: Any) -> None:
-    found = of(tmp_path, file)
-    assert (found.temperature, found.sources["temperature"], found.left_out) == (1.0, "default", {})
+    sampling = of(tmp_path, file)
+    assert (sampling.temperature, sampling.sources["temperature"], sampling.left_out) == (1.0, "default", {})

@@ -98,19 +98,19 @@ def test_an_exported_version_is_loaded_elsewhere_with_the_same_logprobs(
     expected, untrained = likely(recipe.model_path, run.version_folder(1)), likely(recipe.model_path)
     assert (expected - untrained).abs().max() > 0.3  # the adapter matters
     if form == "peft":
-        found = likely(recipe.model_path, target)
+        logprobs = likely(recipe.model_path, target)
     elif form == "merged":
-        found = likely(str(target))
+        logprobs = likely(str(target))
     else:
         from transformers import GgufConfig
 
         settings = {"gguf_file": "tiny.gguf", "quantization_config": GgufConfig(dequantize=True)}
-        found = likely(str(target), head_dim=16 if recipe.model.path.endswith("tiny") else 8, **settings)
+        logprobs = likely(str(target), head_dim=16 if recipe.model.path.endswith("tiny") else 8, **settings)
         assert sorted(path.name for path in target.iterdir()) == ["Modelfile", "tiny.gguf"]
         lines = (target / "Modelfile").read_text().splitlines()
         assert lines[:2] == ["FROM ./tiny.gguf", "PARAMETER temperature 0.5"]
         assert "PARAMETER stop <|im_end|>" in lines
-    torch.testing.assert_close(found, expected, rtol=0, atol=0.05 if form == "gguf" else 1e-4)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=0.05 if form == "gguf" else 1e-4)
 
 
 def test_a_gguf_file_keeps_tokenizer_and_settings_of_the_file_that_its_base_came_from(tmp_path: Path) -> None:

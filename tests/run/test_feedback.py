@@ -27,8 +27,8 @@ def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> N
         {"completion_id": f"resp_{TURN}", "rating": -1.0, "comment": ""},
         {"completion_id": f"msg_{TURN}", "rating": -1.0},
     ):
-        found = read_rating(body, "anna", 12.0)
-        assert (found.turn_id, found.rating, found.comment, found.key, found.created_at) == (TURN, -1.0, None, "anna", 12.0)
+        rating = read_rating(body, "anna", 12.0)
+        assert (rating.turn_id, rating.rating, rating.comment, rating.key, rating.created_at) == (TURN, -1.0, None, "anna", 12.0)
     assert read_rating({"turn_id": "callAbCdEfGhIjKlMnOpQrSt", "rating": 1}, "a", 0.0).turn_id == "callAbCdEfGhIjKlMnOpQrSt"
 
 
@@ -102,9 +102,9 @@ def test_appended_ratings_are_read_and_the_newest_of_several_counts(run) -> None
     other.append(Feedback("a", 1.0, "anna", TURN, -1.0, None))
     other.append(Feedback("c", 3.0, "ben", TURN, -1.0, None))
     ratings.poll()
-    found = ratings.of("anna", TURN)
-    assert found is not None
-    assert (found.rating, found.comment) == (1.0, "better now")
+    rating = ratings.of("anna", TURN)
+    assert rating is not None
+    assert (rating.rating, rating.comment) == (1.0, "better now")
     file.append(Feedback("d", 4.0, "anna", TURN, 0.0, None))
     ratings.poll()
     assert ratings.of("anna", TURN) == Feedback("d", 4.0, "anna", TURN, 0.0, None)

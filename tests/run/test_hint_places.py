@@ -94,14 +94,14 @@ def test_a_damaged_record_is_named_with_its_cure(run: RunDir, content: bytes) ->
 
 
 def test_a_reply_stands_between_the_answer_and_the_request_again() -> None:
-    system, asked, reply = (
+    system, request, reply = (
         {"role": role, "content": text} for role, text in (("system", "s"), ("user", "Why?"), ("user", "Too long"))
     )
     answer, result = {"role": "assistant", "content": "Because."}, {"role": "tool", "content": "0"}
-    assert after_reply([system, asked], answer, [reply]) == [system, asked, answer, reply, asked]
-    assert after_reply([asked, answer, result], answer, [reply]) is None, "it answered a tool's result"
-    assert after_reply([asked], {**answer, "tool_calls": [{}]}, [reply]) is None
+    assert after_reply([system, request], answer, [reply]) == [system, request, answer, reply, request]
+    assert after_reply([request, answer, result], answer, [reply]) is None, "it answered a tool's result"
+    assert after_reply([request], {**answer, "tool_calls": [{}]}, [reply]) is None
     for came_back in (None, [], [result], [result, reply]):
-        assert after_reply([asked], answer, came_back) is None
-    assert after_reply([asked], None, [reply]) is None
+        assert after_reply([request], answer, came_back) is None
+    assert after_reply([request], None, [reply]) is None
     assert after_reply([], answer, [reply]) is None

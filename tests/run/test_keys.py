@@ -21,8 +21,8 @@ def run(tmp_path: Path) -> RunDir:
     return open_run(tmp_path / "run")
 
 
-def clawctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return forked.run(*words)
+def clawctl(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return forked.run(*arguments)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a/b", "ä", "-x", "x" * 65, "a\n", "default", "import", "custom", "Import"])
@@ -49,7 +49,7 @@ def test_no_file_of_the_run_contains_a_key(run: RunDir) -> None:
     again = add_key(open_run(run.root), "ben")
     assert len(key) > 32
     assert key != again
-    assert len({each.salt for each in list_keys(run)}) == 2
+    assert len({key.salt for key in list_keys(run)}) == 2
 
 
 def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
@@ -61,10 +61,10 @@ def test_a_key_whose_name_means_something_else_opens_nothing_and_can_be_removed(
     keys["keys"][0]["name"] = "import"
     path.write_bytes(orjson.dumps(keys))
     ring = KeyRing(run, "own")
-    assert [ring.owner(each) for each in (key, other)] == [None, "ben"]
+    assert [ring.owner(key) for key in (key, other)] == [None, "ben"]
     assert "the key named 'import' is not accepted" in caplog.text
     remove_key(run, "import")
-    assert [each.name for each in list_keys(run)] == ["ben"]
+    assert [key.name for key in list_keys(run)] == ["ben"]
 
 
 def test_a_name_has_one_key_and_a_removed_one_is_gone(run: RunDir) -> None:

@@ -37,10 +37,10 @@ def test_wherever_a_writer_was_killed_the_lines_before_and_after_are_read(tmp_pa
 
 
 def test_a_damaged_line_is_reported_with_its_number_except_the_last_one(tmp_path: Path) -> None:
-    path, told = tmp_path / "a.jsonl", list[int]()
+    path, damaged = tmp_path / "a.jsonl", list[int]()
     path.write_bytes(line(1) + b"\n{\n\n" + line(2) + b'\n[1]\n{"numb')
-    assert [row["number"] for row in read_lines(path, lambda number, _: told.append(number))] == [1, 2]
-    assert told == [2]
+    assert [row["number"] for row in read_lines(path, lambda number, _: damaged.append(number))] == [1, 2]
+    assert damaged == [2]
     assert list(read_lines(tmp_path / "none.jsonl")) == []
 
 

@@ -28,9 +28,9 @@ def test_other_weights_of_the_same_size_are_another_model(tmp_path: Path) -> Non
     copied = copytree(TEXT_MODEL, tmp_path / "copy")
     tensors = load_file(copied / "model.safetensors")
     save_file({name: tensor * 1.01 for name, tensor in tensors.items()}, copied / "model.safetensors")
-    found = origin_of("crafts", str(copied))
-    assert (found.tokenizer, found.architecture) == (demo.tokenizer, demo.architecture)
-    assert found.weights != demo.weights
+    origin = origin_of("crafts", str(copied))
+    assert (origin.tokenizer, origin.architecture) == (demo.tokenizer, demo.architecture)
+    assert origin.weights != demo.weights
 
 
 def test_the_size_is_that_of_the_text_model(tmp_path: Path) -> None:

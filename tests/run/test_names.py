@@ -49,7 +49,7 @@ def test_the_name_of_a_policy_is_no_path_no_version_and_no_file_of_a_run(run: Ru
 
 def test_every_file_of_a_run_has_a_name_that_no_policy_can_have(run: RunDir) -> None:
     places = [getattr(run, name) for name, value in vars(RunDir).items() if type(value).__name__ == "_RunPath"]
-    below = [place.name for place in places if place.parent in (run.policies, run.train, run.eval)]
+    below = [path.name for path in places if path.parent in (run.policies, run.train, run.eval)]
     assert len(below) > 10
     assert not any(map(is_policy_name, below))
 
@@ -129,15 +129,15 @@ def test_a_shard_that_is_a_link_loses_the_link_alone(run: RunDir, tmp_path: Path
 
 
 def test_a_collect_worker_that_starts_leaves_the_drafts_of_others(run: RunDir) -> None:
-    own = run.trajectories / ".00000000000000000007-aaaaaa.parquet.7-0a1b2c3d.tmp"
+    draft = run.trajectories / ".00000000000000000007-aaaaaa.parquet.7-0a1b2c3d.tmp"
     others = [
         run.trajectories / ".00000000000000000007-aaaaaa-custom.parquet.7-0a1b2c3d.tmp",
         run.trajectories / f".{0:020d}-import-aa-00000.parquet.7-0a1b2c3d.tmp",
     ]
-    for path in [own, *others]:
+    for path in [draft, *others]:
         path.touch()
     remove_leftovers(run)
-    assert not own.exists()
+    assert not draft.exists()
     assert all(path.exists() for path in others)
 
 

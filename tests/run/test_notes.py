@@ -128,7 +128,7 @@ def test_a_retracted_note_is_tried_anew_when_it_is_said_again(run: RunDir) -> No
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "are_opposite"),
+    ("first", "other", "are_opposite"),
     [
         ("Answer in Spanish.", "Answer in German.", True),
         ("Use emoji.", "Do not use emoji.", True),
@@ -144,9 +144,9 @@ def test_a_retracted_note_is_tried_anew_when_it_is_said_again(run: RunDir) -> No
         ("Use emoji.", "use emoji", False),
     ],
 )
-def test_wishes_that_differ_in_a_negation_or_in_one_word_are_opposite(one: str, other: str, are_opposite: bool) -> None:
-    assert is_opposite(Note("a", one), Note("b", other)) is are_opposite
-    assert is_opposite(Note("b", other), Note("a", one)) is are_opposite
+def test_wishes_that_differ_in_a_negation_or_in_one_word_are_opposite(first: str, other: str, are_opposite: bool) -> None:
+    assert is_opposite(Note("a", first), Note("b", other)) is are_opposite
+    assert is_opposite(Note("b", other), Note("a", first)) is are_opposite
 
 
 def test_facts_and_wishes_for_other_requests_are_never_opposite() -> None:

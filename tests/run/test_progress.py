@@ -12,8 +12,8 @@ from clawctl.run.progress import Progress, StepReport, read_progress, report
 
 def test_the_file_is_there_while_a_step_computes_microbatches_and_only_then(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
-    own = run.of("anna")
-    steps = StepReport(own)
+    policy_run = run.of("anna")
+    steps = StepReport(policy_run)
     report(1, 8)
     assert read_progress(run) is None, "no step is running"
     with steps.of_step(5):

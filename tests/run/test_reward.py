@@ -77,11 +77,11 @@ def test_the_table_has_every_combination() -> None:
 def test_a_rating_outranks_an_outcome_that_outranks_rules_and_judge_and_nothing_counts_twice(
     rating, outcome, judge, reward, value, by
 ) -> None:
-    found = worth(rating, outcome, judge, reward)
-    assert (found.value, found.by) == (value, by)
-    assert found.problem is None
-    assert sum(part for _, part in found.parts) == (value or 0.0)
-    assert len(found.parts) == (
+    result = worth(rating, outcome, judge, reward)
+    assert (result.value, result.by) == (value, by)
+    assert result.problem is None
+    assert sum(part for _, part in result.parts) == (value or 0.0)
+    assert len(result.parts) == (
         0 if value is None else 2 if by == "outcome" and judge in (JUDGE, RULE) and reward is not None else 1
     )
 
@@ -94,8 +94,8 @@ def test_a_deciding_nan_gives_no_reward_and_hides_no_stronger_source(number) -> 
         (None, number, OUTCOME, number),
         (None, None, JUDGE, number),
     ):
-        found = worth(*said)
-        assert (found.value, found.problem, found.has_signal) == (None, NOT_A_NUMBER, False)
+        result = worth(*said)
+        assert (result.value, result.problem, result.has_signal) == (None, NOT_A_NUMBER, False)
     assert worth(1.0, number, OUTCOME, number).value == 1.0
 
 
@@ -117,8 +117,8 @@ def test_the_sum_is_printed_as_text() -> None:
 
 
 def test_signs_count_known_values() -> None:
-    found = signs([1.0, 0.1, 0.0, None, -0.5])
-    assert (found.good, found.neutral, found.bad) == (2, 1, 1)
+    counts = signs([1.0, 0.1, 0.0, None, -0.5])
+    assert (counts.good, counts.neutral, counts.bad) == (2, 1, 1)
 
 
 def test_a_sum_that_is_not_finite_is_no_value_though_its_parts_are() -> None:

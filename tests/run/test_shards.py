@@ -188,12 +188,10 @@ def test_a_turn_that_is_trained_must_be_exact() -> None:
 def test_a_shard_that_lost_rows_is_as_dense_as_before(tmp_path: Path) -> None:
     """A session repeats its prompt in each row: the layout lets the compressor see it, and a rewrite must not give that up."""
     ids = [(7 * number * number) % 150_001 for number in range(20_000)]
-    words = " ".join(f"word{number}" for number in ids[:5_000])
+    text = " ".join(f"word{number}" for number in ids[:5_000])
     turns = [
-        replace(
-            TURN, turn_id=f"t{place}", turn_index=place, prompt_ids=[*ids, place], messages=[{"role": "user", "content": words}]
-        )
-        for place in range(12)
+        replace(TURN, turn_id=f"t{index}", turn_index=index, prompt_ids=[*ids, index], messages=[{"role": "user", "content": text}])
+        for index in range(12)
     ]
     write_turns(tmp_path / "a.parquet", turns[:6])
     write_turns(tmp_path / "b.parquet", turns[6:])

@@ -102,10 +102,10 @@ def test_a_folder_that_was_moved_away_is_nowhere_and_its_name_is_free(hosts: Hos
 
 
 def test_of_two_claims_one_is_granted_and_an_ended_one_is_free(hosts: Hosts) -> None:
-    with claimed(hosts.first, "judge-s1") as one, claimed(hosts.second, "judge-s1") as two:
-        assert (one, two) == (True, False)
-    with claimed(hosts.second, "judge-s1") as two:
-        assert two
+    with claimed(hosts.first, "judge-s1") as first, claimed(hosts.second, "judge-s1") as second:
+        assert (first, second) == (True, False)
+    with claimed(hosts.second, "judge-s1") as second:
+        assert second
 
 
 def test_lines_of_two_hosts_are_all_kept(hosts: Hosts) -> None:
@@ -113,7 +113,7 @@ def test_lines_of_two_hosts_are_all_kept(hosts: Hosts) -> None:
         for number in range(10):
             append_lines(run.moves, [sealed(orjson.dumps({"n": f"{name}{number}"}))])
 
-    threads = [threading.Thread(target=append, args=each) for each in ((hosts.first, "a"), (hosts.second, "b"))]
+    threads = [threading.Thread(target=append, args=arguments) for arguments in ((hosts.first, "a"), (hosts.second, "b"))]
     for thread in threads:
         thread.start()
     for thread in threads:

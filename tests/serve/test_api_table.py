@@ -102,8 +102,8 @@ def whole(row: FieldRow) -> bool:
 
 @pytest.mark.parametrize("api", MODELS)
 def test_every_field_and_kind_of_the_official_sdks_is_in_a_row(api: str) -> None:
-    found = {each for model in MODELS[api] for each in lacking(TABLES, TABLES[api], model, api, frozenset())}
-    assert sorted(found) == []
+    missing = {name for model in MODELS[api] for name in lacking(TABLES, TABLES[api], model, api, frozenset())}
+    assert sorted(missing) == []
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_field_or_kind_without_a_row_is_found(api: str, name: str, kind: str) 
     assert table.row(kind) is not None
     without = Table(table.title, (row for row in table.rows if row.name != kind), by=table.by, otherwise=table.otherwise)
     tables = {**TABLES, name: without}
-    assert any(each for model in MODELS[api] for each in lacking(tables, tables[api], model, api, frozenset()))
+    assert any(name for model in MODELS[api] for name in lacking(tables, tables[api], model, api, frozenset()))
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_row_in_another_form_is_an_error(row: str) -> None:
 
 
 def test_every_field_of_vllms_chat_completions_is_in_a_row() -> None:
-    found = importlib.util.find_spec("vllm")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or spec.origin is None:
         pytest.skip("vLLM is not installed")
-    source = Path(found.origin).parent / "entrypoints/openai/chat_completion/protocol.py"
+    source = Path(spec.origin).parent / "entrypoints/openai/chat_completion/protocol.py"
     classes = {node.name: node for node in ast.parse(source.read_text()).body if isinstance(node, ast.ClassDef)}
     lines = [node for node in classes["ChatCompletionRequest"].body if isinstance(node, ast.AnnAssign)]
     names = [line.target.id for line in lines if isinstance(line.target, ast.Name) and not line.target.id.startswith("_")]

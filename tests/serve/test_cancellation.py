@@ -31,8 +31,8 @@ class Slow(StubHandler):
     asked: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
-        known = self.path == "/v1/models"
-        self.answer({"object": "list", "data": [{"id": "slow", "max_model_len": 8192}]} if known else {}, 200 if known else 404)
+        exists = self.path == "/v1/models"
+        self.answer({"object": "list", "data": [{"id": "slow", "max_model_len": 8192}]} if exists else {}, 200 if exists else 404)
 
     def do_POST(self) -> None:
         body = self.sent()

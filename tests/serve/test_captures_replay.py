@@ -29,9 +29,9 @@ LAST = {
 
 
 def recorded(client: str) -> list[dict[str, Any]]:
-    found = [orjson.loads(path.read_bytes()) for path in sorted((RECORDINGS / client).glob("*.json"))]
-    assert found
-    return found
+    recordings = [orjson.loads(path.read_bytes()) for path in sorted((RECORDINGS / client).glob("*.json"))]
+    assert recordings
+    return recordings
 
 
 def ask_of(request: dict[str, Any]) -> GenerationRequest:
@@ -56,9 +56,9 @@ def test_a_template_that_takes_a_system_message_at_the_beginning_only_renders_cl
         "{%- for m in messages %}{%- if m.role == 'system' and not loop.first %}"
         "{{ raise_exception('System message must be at the beginning.') }}{%- endif %}[{{ m.role }}] {{ m.content }}\n{%- endfor %}"
     )
-    for client, words in (("claude-code", "[user] # Environment"), ("codex", "[user] <permissions instructions>")):
+    for client, beginning in (("claude-code", "[user] # Environment"), ("codex", "[user] <permissions instructions>")):
         texts = [tokenizer.decode(render(tokenizer, ask_of(request)).ids) for request in recorded(client)]
-        assert any(words in text for text in texts)
+        assert any(beginning in text for text in texts)
 
 
 @pytest.mark.parametrize("client", CLIENTS)

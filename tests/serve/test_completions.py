@@ -19,19 +19,19 @@ from scripts.asgi import serving
 
 
 def ask(server: Server, **settings: Any) -> httpx.Response:
-    asked = {"model": "tiny", "prompt": "hello how", "max_tokens": 5, "logit_bias": {"2": -100}, **settings}
-    return post(server, orjson.dumps(asked), path="/completions")
+    request = {"model": "tiny", "prompt": "hello how", "max_tokens": 5, "logit_bias": {"2": -100}, **settings}
+    return post(server, orjson.dumps(request), path="/completions")
 
 
 def test_the_engines_exact_input_and_output_ids_are_returned_and_captured(server: Server, model_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     ids = tokenizer.encode("hello how")
     for prompt in ("hello how", ids):
-        told = server.client.completions.create(
+        completion = server.client.completions.create(
             model="tiny", prompt=prompt, max_tokens=5, logprobs=2, extra_body={"return_token_ids": True}
         )
-        choice, line = told.choices[0], server.captured()[-1]
-        assert (told.object, told.id) == ("text_completion", "cmpl" + line["exchange_id"])
+        choice, line = completion.choices[0], server.captured()[-1]
+        assert (completion.object, completion.id) == ("text_completion", "cmpl" + line["exchange_id"])
         assert (choice.prompt_token_ids, choice.token_ids) == (line["prompt_ids"], line["completion_ids"])
         assert line["prompt_ids"] == ids
         assert tokenizer.decode(line["completion_ids"], skip_special_tokens=True) == choice.text == line["response"]["content"]
@@ -45,7 +45,7 @@ def test_the_engines_exact_input_and_output_ids_are_returned_and_captured(server
         assert choice.text.startswith("".join(choice.logprobs.tokens))  # the last character may lack bytes
         assert choice.logprobs.text_offset == [len("".join(choice.logprobs.tokens[:i])) for i in range(len(choice.logprobs.tokens))]
         assert all(len(top) >= 2 for top in choice.logprobs.top_logprobs)
-        assert (told.usage.prompt_tokens, told.usage.completion_tokens) == (len(ids), len(line["completion_ids"]))
+        assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (len(ids), len(line["completion_ids"]))
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny@0"])
@@ -55,19 +55,19 @@ def test_the_tokens_of_a_prompt_are_scored_with_echo_and_logprobs(server: Server
     expected = logprobs_of(model, ids[:1], ids[1:])
     settings = {"model": name, "echo": True, "logprobs": 1}
     scored = ask(server, prompt=[ids, ids[:3]], max_tokens=0, **settings).json()
-    told, short = (choice["logprobs"] for choice in scored["choices"])
-    assert told["token_logprobs"][0] is None
-    assert told["token_logprobs"][1:] == pytest.approx(expected, abs=1e-3)
-    assert short["token_logprobs"] == pytest.approx(told["token_logprobs"][:3], abs=1e-3)
-    assert len(told["tokens"]) == len(told["text_offset"]) == len(told["top_logprobs"]) == len(ids)
+    full, short = (choice["logprobs"] for choice in scored["choices"])
+    assert full["token_logprobs"][0] is None
+    assert full["token_logprobs"][1:] == pytest.approx(expected, abs=1e-3)
+    assert short["token_logprobs"] == pytest.approx(full["token_logprobs"][:3], abs=1e-3)
+    assert len(full["tokens"]) == len(full["text_offset"]) == len(full["top_logprobs"]) == len(ids)
     assert (scored["usage"]["completion_tokens"], len(server.captured())) == (0, before)  # nothing was sampled
     tail = ask(server, prompt=ids, max_tokens=0, logprob_start_len=5, **settings).json()["choices"][0]["logprobs"]["token_logprobs"]
     assert tail[:5] == [None] * 5
     assert tail[5:] == pytest.approx(expected[4:], abs=1e-3)
     for bias in ({"2": -100}, {"2": 100}):  # 2 is the end token, which is not shown
-        one = ask(server, prompt=ids, max_tokens=1, logit_bias=bias, **settings).json()["choices"][0]["logprobs"]
-        assert len(one["token_logprobs"]) == len(one["top_logprobs"]) == len(ids) + 1
-        assert one["token_logprobs"][1:-1] == pytest.approx(expected, abs=1e-3)
+        single = ask(server, prompt=ids, max_tokens=1, logit_bias=bias, **settings).json()["choices"][0]["logprobs"]
+        assert len(single["token_logprobs"]) == len(single["top_logprobs"]) == len(ids) + 1
+        assert single["token_logprobs"][1:-1] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_control_token_in_a_prompt_is_a_control_token_here_and_nowhere_else(server: Server) -> None:
@@ -80,12 +80,12 @@ def test_a_control_token_in_a_prompt_is_a_control_token_here_and_nowhere_else(se
 def test_several_prompts_have_answers_of_their_own_in_order(server: Server, model_path: Path) -> None:
     tokenizer, before = AutoTokenizer.from_pretrained(model_path), len(server.captured())
     prompts = ["hello", tokenizer.encode("thanks a lot"), "how are you"]
-    told = ask(server, prompt=prompts, n=2, echo=True, seed=7).json()
+    completion = ask(server, prompt=prompts, n=2, echo=True, seed=7).json()
     starts = ["hello"] * 2 + ["thanks a lot"] * 2 + ["how are you"] * 2
-    assert [choice["index"] for choice in told["choices"]] == list(range(6))
-    assert all(choice["text"].startswith(start) for choice, start in zip(told["choices"], starts, strict=True))
-    assert told["usage"]["prompt_tokens"] == sum(len(tokenizer.encode(start)) for start in starts[::2])
-    assert told["usage"]["completion_tokens"] == 30
+    assert [choice["index"] for choice in completion["choices"]] == list(range(6))
+    assert all(choice["text"].startswith(start) for choice, start in zip(completion["choices"], starts, strict=True))
+    assert completion["usage"]["prompt_tokens"] == sum(len(tokenizer.encode(start)) for start in starts[::2])
+    assert completion["usage"]["completion_tokens"] == 30
     lines = server.captured()[before:]
     assert sorted(line["messages"][0]["content"] for line in lines) == sorted(starts)
     assert all(not line["response"]["content"].startswith(line["messages"][0]["content"]) for line in lines)
@@ -114,8 +114,8 @@ def test_a_stop_string_ends_the_text_and_the_default_limit_is_sixteen_tokens(ser
     cut = ask(server, seed=1, max_tokens=12, stop=[text[4:7]]).json()["choices"][0]
     assert cut["text"] == text[: text.index(text[4:7])]
     assert (cut["finish_reason"], cut["stop_reason"]) == ("stop", text[4:7])
-    asked = {"prompt": "hello", "logit_bias": {"2": -100}}
-    assert post(server, orjson.dumps(asked), path="/completions").json()["usage"]["completion_tokens"] == 16
+    request = {"prompt": "hello", "logit_bias": {"2": -100}}
+    assert post(server, orjson.dumps(request), path="/completions").json()["usage"]["completion_tokens"] == 16
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ class Plain:
             yield {"choices": [{"index": 0, "text": "", "token_ids": [], "logprobs": None, "finish_reason": "stop"}]}
             yield {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
 
-        told = "".join(f"data: {orjson.dumps(frame).decode()}\n\n" for frame in frames())
-        return StreamingResponse(iter([told + "data: [DONE]\n\n"]), media_type="text/event-stream")
+        events = "".join(f"data: {orjson.dumps(frame).decode()}\n\n" for frame in frames())
+        return StreamingResponse(iter([events + "data: [DONE]\n\n"]), media_type="text/event-stream")
 
 
 def test_an_upstream_gets_the_prompt_as_it_is_and_its_ids_are_kept(tmp_path: Path, model_path: Path) -> None:

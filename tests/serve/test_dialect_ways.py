@@ -63,7 +63,9 @@ def test_two_tools_of_one_name_are_distinguished_by_their_namespace() -> None:
 
 def test_two_answers_in_a_row_stay_two_messages_if_their_handles_differ() -> None:
     other = EXCHANGE[::-1]
-    items = [{"type": "message", "role": "assistant", "id": f"msg_{each}0", "content": "a"} for each in (EXCHANGE, EXCHANGE, other)]
+    items = [
+        {"type": "message", "role": "assistant", "id": f"msg_{handle}0", "content": "a"} for handle in (EXCHANGE, EXCHANGE, other)
+    ]
     assert [(m["content"], m["handle"]) for m in responses.read({"input": items}, "m").sent_messages] == [
         ("aa", EXCHANGE),
         ("a", other),
@@ -211,7 +213,7 @@ def test_functions_as_they_were_before_tools() -> None:
     said = [
         choice["delta"]["function_call"] for chunk in chunks for choice in chunk["choices"] if "function_call" in choice["delta"]
     ]
-    assert "".join(each["arguments"] for each in said) == "{}"
+    assert "".join(part["arguments"] for part in said) == "{}"
 
 
 # ---- tools that a vendor defined ---------------------------------------------------------------------------------------------

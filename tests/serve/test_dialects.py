@@ -50,9 +50,9 @@ def test_unknown_fields_of_an_upstream_are_passed_on_and_clawctls_own_names_stay
     assert (whole["system_fingerprint"], whole["id"], whole["usage"]) == ("fp", f"chatcmpl{EXCHANGE}", usage)
     assert whole["choices"][0]["stop_reason"] is None
     assert whole["choices"][0]["message"] == {"role": "assistant", "content": "a", "refusal": "no"}
-    last, told = (orjson.loads(line[6:]) for line in (dialect.finish(choice) + dialect.end([choice])).split(b"\n\n")[:2])
+    last, final = (orjson.loads(line[6:]) for line in (dialect.finish(choice) + dialect.end([choice])).split(b"\n\n")[:2])
     assert (last["choices"][0]["delta"]["refusal"], last["choices"][0]["stop_reason"]) == ("no", None)
-    assert (told["usage"], told["system_fingerprint"]) == (usage, "fp")
+    assert (final["usage"], final["system_fingerprint"]) == (usage, "fp")
 
 
 def test_usage_of_several_answers_is_that_of_one_prompt_and_all_their_tokens() -> None:
@@ -61,9 +61,9 @@ def test_usage_of_several_answers_is_that_of_one_prompt_and_all_their_tokens() -
         Choice(
             i,
             EXCHANGE,
-            usage={"prompt_tokens": 7, "completion_tokens": n, "total_tokens": 7 + n, "completion_tokens_details": each},
+            usage={"prompt_tokens": 7, "completion_tokens": n, "total_tokens": 7 + n, "completion_tokens_details": detail},
         )
-        for i, (n, each) in enumerate(zip((2, 5), details, strict=True))
+        for i, (n, detail) in enumerate(zip((2, 5), details, strict=True))
     ]
     usage = orjson.loads(chat.Chat(chat.read(AS_CHAT, "m"), EXCHANGE).whole(choices))["usage"]
     counted = {"prompt_tokens": 7, "completion_tokens": 7, "total_tokens": 14}
@@ -176,8 +176,8 @@ def test_all_handles_name_the_exchange_and_those_of_others_name_nothing() -> Non
     assert {exchange_of(handle) for handle in handles} == {EXCHANGE}
     for other in ("call_57b7", "toolu_0e65a27b4b9f46cab92927", "Y2xhd2N0bC1zaWctMi01YWJkMTBhYg==", None, 7, "call" * 100):
         assert exchange_of(other) is None
-    told = (response["id"], reasoning["encrypted_content"], call["call_id"], message["content"][0]["signature"])
-    assert all(handle.isalnum() for handle in told)
+    ids = (response["id"], reasoning["encrypted_content"], call["call_id"], message["content"][0]["signature"])
+    assert all(handle.isalnum() for handle in ids)
 
 
 @pytest.mark.parametrize("finish", ["stop", "length"])

@@ -43,10 +43,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory, upstream: Rehearsal, model
 
 
 def post(server: Server, path: str = "/chat/completions", **body: Any) -> httpx.Response:
-    asked: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "messages": [HELLO], **body}
+    request: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "messages": [HELLO], **body}
     if path == "/responses":
-        asked = {"model": "tiny", "max_output_tokens": 8, "input": "hello", **body}
-    return httpx.post(server.url + path, json=asked, headers={"x-api-key": "key", "authorization": "Bearer key"}, timeout=60)
+        request = {"model": "tiny", "max_output_tokens": 8, "input": "hello", **body}
+    return httpx.post(server.url + path, json=request, headers={"x-api-key": "key", "authorization": "Bearer key"}, timeout=60)
 
 
 # ---- an answer that continues ----------------------------------------------------------------------------------------------
@@ -55,11 +55,11 @@ def post(server: Server, path: str = "/chat/completions", **body: Any) -> httpx.
 def test_a_prefill_enters_the_prompt_as_sent_and_the_answer_continues_it(server: Server, model_path: Path) -> None:
     before, client = len(server.captured()), claude(server)
     begun: Any = {"role": "assistant", "content": "thanks a  "}
-    asked: Any = {"model": "tiny", "max_tokens": 6}
-    first = client.messages.create(**asked, messages=[HELLO, begun])
+    settings: Any = {"model": "tiny", "max_tokens": 6}
+    first = client.messages.create(**settings, messages=[HELLO, begun])
     said = first.content[0].text  # type: ignore[union-attr]
     joined = {"role": "assistant", "content": begun["content"] + said}
-    client.messages.create(**asked, messages=[HELLO, joined, {"role": "user", "content": "and?"}])
+    client.messages.create(**settings, messages=[HELLO, joined, {"role": "user", "content": "and?"}])
     line = server.captured()[before]
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     header = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -94,9 +94,9 @@ def test_a_prefill_is_passed_to_an_upstream_that_supports_it(watched: Server, up
     client = claude(watched)
     begun: Any = {"role": "assistant", "content": "thanks"}
     client.messages.create(model="m", max_tokens=9, messages=[HELLO, begun])
-    asked = upstream.asked[-1]
-    assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
-    assert asked["messages"][-1] == begun
+    request = upstream.asked[-1]
+    assert (request["continue_final_message"], request["add_generation_prompt"]) == (True, False)
+    assert request["messages"][-1] == begun
     client.close()
 
 
@@ -142,8 +142,8 @@ def test_anthropics_client_tools_are_shown_to_the_model_and_called(
     before, client = len(watched.captured()), claude(watched)
     order = f"go [[tool:{name} {httpx.Request('POST', 'http://x', json=arguments).content.decode()}]]"
     messages: list[Any] = [{"role": "user", "content": order}]
-    asked: Any = {"model": "m", "max_tokens": 99, "tools": [tool]}
-    first = client.messages.create(**asked, messages=messages)
+    settings: Any = {"model": "m", "max_tokens": 99, "tools": [tool]}
+    first = client.messages.create(**settings, messages=messages)
     [shown] = upstream.asked[-1]["tools"]
     assert shown["function"]["name"] == name
     assert set(arguments) <= set(shown["function"]["parameters"]["properties"])
@@ -152,24 +152,24 @@ def test_anthropics_client_tools_are_shown_to_the_model_and_called(
     assert (use.name, use.input) == (name, arguments)
     result = {"type": "tool_result", "tool_use_id": use.id, "content": "done"}
     messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
-    client.messages.create(**asked, messages=messages)
+    client.messages.create(**settings, messages=messages)
     assert_one_trainable_session(rows_since(watched, before), 2)
     client.close()
 
 
 def test_a_server_tool_that_is_offered_is_not_shown_and_one_that_is_forced_is_refused(watched: Server, upstream: Rehearsal) -> None:
     client = claude(watched)
-    asked: Any = {
+    settings: Any = {
         "model": "m",
         "max_tokens": 9,
         "messages": [HELLO],
         "tools": [{"type": "web_search_20250305", "name": "web_search"}],
     }
-    client.messages.create(**asked)
+    client.messages.create(**settings)
     assert "tools" not in upstream.asked[-1]
     for choice in ({"type": "tool", "name": "web_search"}, {"type": "any"}):
         with pytest.raises(anthropic.BadRequestError, match="tool_choice"):
-            client.messages.create(**asked, tool_choice=choice)
+            client.messages.create(**settings, tool_choice=choice)
     with pytest.raises(openai.BadRequestError, match=r"web_search_preview.*offer a function"):
         watched.client.responses.create(
             model="m", input="hello", tools=[{"type": "web_search_preview"}], tool_choice={"type": "web_search_preview"}
@@ -225,7 +225,7 @@ LOCAL: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments", "said", "output", "read"), LOCAL, ids=[each[0] for each in LOCAL])
+@pytest.mark.parametrize(("kind", "arguments", "said", "output", "read"), LOCAL, ids=[row[0] for row in LOCAL])
 def test_responses_shells_and_patches_come_as_items_of_their_own(
     watched: Server, upstream: Rehearsal, kind: Any, arguments: dict[str, Any], said: dict[str, Any], output: Any, read: str
 ) -> None:
@@ -237,15 +237,15 @@ def test_responses_shells_and_patches_come_as_items_of_their_own(
         streamed = [event.item for event in stream if event.type == "response.output_item.done"]
     first = watched.client.responses.create(model="m", input=items, tools=[tool])
     [item] = first.output
-    assert [each.type for each in streamed] == [f"{kind}_call"] == [item.type]
-    told = item.model_dump()
-    assert {name: {key: told[name][key] for key in value} for name, value in said.items()} == said
-    handle = {"id": told["call_id"]} if kind == "local_shell" else {"call_id": told["call_id"]}
+    assert [output_item.type for output_item in streamed] == [f"{kind}_call"] == [item.type]
+    fields = item.model_dump()
+    assert {name: {key: fields[name][key] for key in value} for name, value in said.items()} == said
+    handle = {"id": fields["call_id"]} if kind == "local_shell" else {"call_id": fields["call_id"]}
     items += [item.model_dump(exclude_none=True), {**output, **handle}]
     watched.client.responses.create(model="m", input=items, tools=[tool])
-    asked = upstream.asked[-1]["messages"]
-    assert [message["role"] for message in asked] == ["user", "assistant", "tool"]
-    assert (asked[2]["content"], asked[2]["tool_call_id"]) == (read, told["call_id"])
+    messages = upstream.asked[-1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool"]
+    assert (messages[2]["content"], messages[2]["tool_call_id"]) == (read, fields["call_id"])
     _, second, third = rows_since(watched, before)
     assert third.parent_turn_id == second.turn_id
     assert second.trainable
@@ -323,10 +323,10 @@ def test_responses_return_logprobs_if_they_are_included(server: Server) -> None:
     answer: Any = server.client.responses.create(
         model="tiny", input="hello", max_output_tokens=4, top_logprobs=2, include=["message.output_text.logprobs"]
     )
-    told = answer.output[0].content[0].logprobs
+    tokens = answer.output[0].content[0].logprobs
     sampled = iter(server.captured()[-1]["logprobs"])
-    assert all(any(found == pytest.approx(token.logprob) for found in sampled) for token in told)  # a control token has no entry
-    assert {len(token.top_logprobs) for token in told} == {2}
+    assert all(any(value == pytest.approx(token.logprob) for value in sampled) for token in tokens)  # a control token has no entry
+    assert {len(token.top_logprobs) for token in tokens} == {2}
 
 
 # ---- refused by name ---------------------------------------------------------------------------------------------------------
@@ -434,5 +434,5 @@ def test_top_logprobs_alone_requests_the_likeliest_tokens_of_a_response() -> Non
 
 
 def test_unsupported_includes_of_a_response_are_named() -> None:
-    known = get_args(ResponseIncludable)
-    assert read_responses({"input": "hi", "include": [*known, "a.secret\r\n"]}, "crafts").unknown == ("include[a.secret??]",)
+    supported = get_args(ResponseIncludable)
+    assert read_responses({"input": "hi", "include": [*supported, "a.secret\r\n"]}, "crafts").unknown == ("include[a.secret??]",)

@@ -52,8 +52,8 @@ def test_the_document_names_the_routes_that_are_there_and_no_others(server: Serv
     for path, methods in document["paths"].items():
         for method in methods.keys() - {"parameters"}:
             answer = httpx.request(method, root_of(server) + path.replace("{id}", "x"), headers=key, content=b"{")
-            told = orjson.loads(answer.content)["error"]["message"] if answer.status_code == 404 else ""
-            assert "is not supported. Supported:" not in told, f"{method} {path}"
+            message = orjson.loads(answer.content)["error"]["message"] if answer.status_code == 404 else ""
+            assert "is not supported. Supported:" not in message, f"{method} {path}"
             assert answer.status_code != 405, f"{method} {path}"
             assert str(answer.status_code) in methods[method]["responses"], f"{method} {path} answers {answer.status_code}"
 

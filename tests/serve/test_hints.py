@@ -45,8 +45,8 @@ def test_a_revision_is_separated_from_its_session_only_if_it_is_one() -> None:
 
 def test_codex_sends_its_turn_its_window_and_the_kind_of_request() -> None:
     def codex(kind: str) -> dict[str, Any]:
-        told = orjson.dumps({"session_id": ONE, "turn_id": "t", "request_kind": kind}).decode()
-        return hints({"x-codex-turn-metadata": told, "x-codex-window-id": f"{ONE}:2"})
+        metadata = orjson.dumps({"session_id": ONE, "turn_id": "t", "request_kind": kind}).decode()
+        return hints({"x-codex-turn-metadata": metadata, "x-codex-window-id": f"{ONE}:2"})
 
     assert codex("turn") == TOLD | {"session_id": ONE, "session_rev": "2", "turn_of_client": "t"}  # so are its titles
     assert codex("compaction")["turn_type"] == "side"
@@ -54,13 +54,13 @@ def test_codex_sends_its_turn_its_window_and_the_kind_of_request() -> None:
 
 
 def test_a_sub_agents_conversation_is_its_own() -> None:
-    told = hints({"x-claude-code-session-id": ONE, "x-claude-code-agent-id": "a1"})
-    assert told == TOLD | {"session_id": f"{ONE}.a1", "agent_id": "a1"}
+    hinted = hints({"x-claude-code-session-id": ONE, "x-claude-code-agent-id": "a1"})
+    assert hinted == TOLD | {"session_id": f"{ONE}.a1", "agent_id": "a1"}
 
 
 def test_headers_of_the_older_training_extension_are_honoured() -> None:
-    told = hints({"x-session-id": "s", "x-turn-type": " Side ", "x-session-done": "true", "x-task-id": "t", "x-group-id": "g"})
-    assert told == {"session_id": "s", "turn_type": "side", "session_done": True, "task_id": "t", "group_id": "g"}
+    hinted = hints({"x-session-id": "s", "x-turn-type": " Side ", "x-session-done": "true", "x-task-id": "t", "x-group-id": "g"})
+    assert hinted == {"session_id": "s", "turn_type": "side", "session_done": True, "task_id": "t", "group_id": "g"}
     assert hints({}, {"turn_type": "main", "session_done": True})["session_done"]
 
 

@@ -119,8 +119,8 @@ def capture(run: RunDir, *exchanges: Exchange, **privacy: Any) -> list[dict[str,
     writer = Capture(run.captures, PrivacyConfig(**privacy), None, run.images)
 
     async def keep() -> None:
-        for each in exchanges:
-            await writer.write(each)
+        for entry in exchanges:
+            await writer.write(entry)
 
     asyncio.run(keep())
     writer.close()
@@ -147,11 +147,11 @@ def test_images_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_a_turn_with_an_image_is_trained_only_where_its_place_and_its_file_are_known(tmp_path: Path) -> None:
-    told = seen(1, picture())
-    assert has_images(told.messages)
-    assert untrainable_reason(told, "main", True, False) == IMAGES
-    assert untrainable_reason(replace(told, messages=[{"role": "user", "content": "hi"}]), "main", True, False) is None
-    placed = replace(told, images=[{"sha256": "a", "start": 0, "tokens": 2}])
+    turn = seen(1, picture())
+    assert has_images(turn.messages)
+    assert untrainable_reason(turn, "main", True, False) == IMAGES
+    assert untrainable_reason(replace(turn, messages=[{"role": "user", "content": "hi"}]), "main", True, False) is None
+    placed = replace(turn, images=[{"sha256": "a", "start": 0, "tokens": 2}])
     assert untrainable_reason(placed, "main", True, False) is None
     (row,) = capture(open_run(tmp_path / "run"), placed, store_images=False)
     assert row["untrainable_reason"] == "images are not stored"

@@ -167,19 +167,19 @@ def test_one_connection_too_many_is_503_when_all_are_busy(small: Server) -> None
 
 def test_idle_connections_are_closed_for_new_ones_unused_ones_and_the_oldest_first(small: Server) -> None:
     ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    asked = [dial(small) for _ in range(4)]
-    for connection in asked:
+    connections = [dial(small) for _ in range(4)]
+    for connection in connections:
         connection.sendall(ask)
         assert connection.recv(65536)
     silent = [dial(small) for _ in range(40)]
     try:
-        for connection in silent[-2:] + asked:
+        for connection in silent[-2:] + connections:
             connection.sendall(ask)
             assert connection.recv(65536), "it was closed"
         assert small.say("hello").choices
         assert is_closed(silent[0])
     finally:
-        for connection in asked + silent:
+        for connection in connections + silent:
             connection.close()
     until(lambda: healthy(small))
 

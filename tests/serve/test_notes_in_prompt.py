@@ -239,10 +239,10 @@ def test_what_the_shared_policy_learned_stays_learned_when_its_person_gets_a_pol
     run = open_run(tmp_path / "run")
     ensure_base_policy(run, "tiny")
 
-    def publish(own: RunDir, version: int) -> None:
-        policy = Policy(version, version - 1, version, None, "full", "tiny", [], None, {}, 0.0, name=own.policy)
-        publish_policy(own, policy, lambda folder: None)
-        move_live(own, version, by="test")
+    def publish(policy_run: RunDir, version: int) -> None:
+        policy = Policy(version, version - 1, version, None, "full", "tiny", [], None, {}, 0.0, name=policy_run.policy)
+        publish_policy(policy_run, policy, lambda folder: None)
+        move_live(policy_run, version, by="test")
 
     publish(run, 1)
     before, after = (add_note(run, "anna", text).note for text in ("Answer in Spanish.", "Be brief."))

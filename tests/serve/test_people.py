@@ -66,7 +66,7 @@ def models(model_path: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory, model_path: Path, models: list[Any]) -> Iterator[Asked]:
+def people(tmp_path_factory: pytest.TempPathFactory, model_path: Path, models: list[Any]) -> Iterator[Asked]:
     """The shared policy is live at version 1, which anna and bert begin from."""
     folder = tmp_path_factory.mktemp("people") / "run"
     with Server(folder, model_path, sections=SECTIONS) as server:
@@ -82,103 +82,103 @@ def asked(tmp_path_factory: pytest.TempPathFactory, model_path: Path, models: li
         assert server.stop() == 0, server.log.read_text()
 
 
-def test_a_policy_of_its_own_begins_with_the_shared_weights(asked: Asked) -> None:
-    line = asked.answer("anna")
+def test_a_policy_of_its_own_begins_with_the_shared_weights(people: Asked) -> None:
+    line = people.answer("anna")
     assert (line["policy_name"], line["policy_version"], line["policy_version_end"]) == ("anna", 0, 0)
-    assert asked.score("tiny@anna@0") == asked.score("tiny@1")
-    line = asked.answer("carl")
+    assert people.score("tiny@anna@0") == people.score("tiny@1")
+    line = people.answer("carl")
     assert (line["policy_name"], line["policy_version"]) == ("default", 1)
 
 
-def test_what_anna_learns_changes_no_bit_of_anybody_elses_logprobs(asked: Asked, model_path: Path, models: list[Any]) -> None:
-    anna, before = asked.run.of("anna"), {name: asked.score(name) for name in ("tiny", "tiny@0", "tiny@bert@0", "tiny@anna@0")}
+def test_what_anna_learns_changes_no_bit_of_anybody_elses_logprobs(people: Asked, model_path: Path, models: list[Any]) -> None:
+    anna, before = people.run.of("anna"), {name: people.score(name) for name in ("tiny", "tiny@0", "tiny@bert@0", "tiny@anna@0")}
     publish(anna, model_path, 1, models[1])
     move_live(anna, 1, by="train")
-    line = asked.answer("anna")
+    line = people.answer("anna")
     assert (line["policy_name"], line["policy_version"]) == ("anna", 1)
     assert line["logprobs"] == pytest.approx(logprobs_of(models[1], line["prompt_ids"], line["completion_ids"]), abs=1e-3)
-    assert asked.score("tiny@anna@1") == pytest.approx(logprobs_of(models[1], SCORED[:1], SCORED[1:]), abs=1e-4)
-    assert asked.score("tiny@anna@1") != before["tiny@anna@0"]
-    assert {name: asked.score(name) for name in before} == before
-    assert asked.answer("bert")["policy_name"] == "bert"
-    assert asked.answer("carl")["policy_version"] == 1
+    assert people.score("tiny@anna@1") == pytest.approx(logprobs_of(models[1], SCORED[:1], SCORED[1:]), abs=1e-4)
+    assert people.score("tiny@anna@1") != before["tiny@anna@0"]
+    assert {name: people.score(name) for name in before} == before
+    assert people.answer("bert")["policy_name"] == "bert"
+    assert people.answer("carl")["policy_version"] == 1
 
 
-def test_no_other_key_can_name_a_version_of_annas(asked: Asked) -> None:
+def test_no_other_key_can_name_a_version_of_annas(people: Asked) -> None:
     with pytest.raises(NotFoundError):
-        asked.answer("bert", "tiny@anna@0")
-    client = OpenAI(base_url=asked.server.url, api_key=asked.keys["anna"], max_retries=0)
+        people.answer("bert", "tiny@anna@0")
+    client = OpenAI(base_url=people.server.url, api_key=people.keys["anna"], max_retries=0)
     ask = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     assert client.chat.completions.create(model="tiny@anna@0", **ask).choices  # type: ignore[call-overload]
 
 
-def test_a_version_that_fails_its_canary_does_not_answer(asked: Asked, model_path: Path, models: list[Any]) -> None:
-    bert = asked.run.of("bert")
-    asked.answer("bert")
+def test_a_version_that_fails_its_canary_does_not_answer(people: Asked, model_path: Path, models: list[Any]) -> None:
+    bert = people.run.of("bert")
+    people.answer("bert")
     publish(bert, model_path, 1, models[1], canary_of=models[2])
     move_live(bert, 1, by="train")
-    line = asked.answer("bert")
+    line = people.answer("bert")
     assert (line["policy_name"], line["policy_version"]) == ("bert", 0)
     assert live_version(bert) == 0
-    assert "its canary differs by" in asked.server.health()["policies"]["bert"]["problem"]
-    assert asked.answer("carl")["status"] == "ok"
+    assert "its canary differs by" in people.server.health()["policies"]["bert"]["problem"]
+    assert people.answer("carl")["status"] == "ok"
 
 
 @pytest.mark.parametrize("way", [{"extra_headers": {"X-User": "anna"}}, {"user": "anna"}], ids=["header", "body"])
 def test_a_key_that_names_users_is_answered_by_the_named_ones_policy_and_its_turn_is_theirs(
-    asked: Asked, way: dict[str, Any]
+    people: Asked, way: dict[str, Any]
 ) -> None:
-    line = asked.answer("door", **way)
+    line = people.answer("door", **way)
     assert (line["key"], line["policy_name"]) == ("anna", "anna")
-    line = asked.answer("carl", **way)  # this key may not
+    line = people.answer("carl", **way)  # this key may not
     assert (line["key"], line["policy_name"]) == ("carl", "default")
 
 
 @pytest.mark.parametrize("named", ["nobody", "default", "", "door"])
-def test_a_name_without_a_key_counts_as_the_key_that_was_sent(asked: Asked, named: str) -> None:
-    line = asked.answer("door", extra_headers={"X-User": named})
+def test_a_name_without_a_key_counts_as_the_key_that_was_sent(people: Asked, named: str) -> None:
+    line = people.answer("door", extra_headers={"X-User": named})
     assert (line["key"], line["policy_name"]) == ("door", "default")
 
 
-def test_a_named_user_reads_and_names_what_their_own_key_would(asked: Asked) -> None:
+def test_a_named_user_reads_and_names_what_their_own_key_would(people: Asked) -> None:
     def notes(key: str, **headers: str) -> list[Any]:
-        headers |= {"authorization": f"Bearer {asked.keys[key]}"}
-        data: list[Any] = httpx.get(f"{asked.server.url}/notes", headers=headers).json()["data"]
+        headers |= {"authorization": f"Bearer {people.keys[key]}"}
+        data: list[Any] = httpx.get(f"{people.server.url}/notes", headers=headers).json()["data"]
         return data
 
-    client = OpenAI(base_url=asked.server.url, api_key=asked.keys["anna"], max_retries=0)
+    client = OpenAI(base_url=people.server.url, api_key=people.keys["anna"], max_retries=0)
     client.post("/notes", body={"text": "Answer in one sentence."}, cast_to=object)
     assert notes("door", **{"X-User": "anna"}) == notes("anna") != []
     assert notes("door") == notes("carl", **{"X-User": "anna"}) == []
     with pytest.raises(NotFoundError):
-        asked.answer("door", "tiny@anna@0", user="bert")
+        people.answer("door", "tiny@anna@0", user="bert")
     with pytest.raises(NotFoundError):
-        asked.answer("door", "tiny@anna@0")
+        people.answer("door", "tiny@anna@0")
 
 
-def test_a_request_for_a_named_user_ends_when_either_key_is_removed(asked: Asked) -> None:
+def test_a_request_for_a_named_user_ends_when_either_key_is_removed(people: Asked) -> None:
     for name in ("dora", "emil"):
-        add_key(asked.run, name)
-    client = OpenAI(base_url=asked.server.url, api_key=add_key(asked.run, "gate", names_users=True), max_retries=0)
+        add_key(people.run, name)
+    client = OpenAI(base_url=people.server.url, api_key=add_key(people.run, "gate", names_users=True), max_retries=0)
     opens = {"authorization": f"Bearer {client.api_key}"}
-    until(lambda: httpx.get(f"{asked.server.url}/models", headers=opens).status_code == 200)
+    until(lambda: httpx.get(f"{people.server.url}/models", headers=opens).status_code == 200)
     for user, removed in (("dora", "dora"), ("emil", "gate")):
         stream = client.chat.completions.create(
             messages=[{"role": "user", "content": "hello"}], model="tiny", max_tokens=3000, stream=True, user=user,
             logit_bias={"2": -100},  # no answer ends by itself
         )  # fmt: skip
         next(iter(stream))
-        remove_key(asked.run, removed)
+        remove_key(people.run, removed)
         with pytest.raises(APIError, match="removed or replaced"):
             list(stream)
-        assert next(line["key"] for line in reversed(asked.server.captured()) if line["status"] == "cancelled") == user
+        assert next(line["key"] for line in reversed(people.server.captured()) if line["status"] == "cancelled") == user
 
 
 def test_with_one_policy_for_all_a_key_of_its_own_changes_nothing(tmp_path: Path, model_path: Path) -> None:
     run = open_run(tmp_path / "run")
     key, door = add_key(run, "anna", begin_policy(run, "anna")), add_key(run, "door", names_users=True)
     with Server(run.root, model_path) as server:
-        asked = Asked(server, {"anna": key, "door": door})
-        line = asked.answer("anna")
+        people = Asked(server, {"anna": key, "door": door})
+        line = people.answer("anna")
         assert (line["policy_name"], line["policy_version"]) == ("default", 0)
-        assert asked.answer("door", user="anna")["key"] == "door"
+        assert people.answer("door", user="anna")["key"] == "door"

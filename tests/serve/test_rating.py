@@ -109,9 +109,9 @@ def test_a_comment_to_remember_is_a_note_of_the_key(server: Server) -> None:
     assert "note" not in rate(server, completion_id=chat, **about).json()
     assert read_notes(server.run, "default") == []
     for _ in range(2):  # a repeated request adds no second note
-        told = rate(server, completion_id=chat, remember=True, **about).json()
+        rated = rate(server, completion_id=chat, remember=True, **about).json()
     (note,) = read_notes(server.run, "default")
-    assert (note.id, note.turns, note.state) == (told["note"], (told["turn_id"],), "new")
+    assert (note.id, note.turns, note.state) == (rated["note"], (rated["turn_id"],), "new")
     assert note.text.startswith("Call me Sam, not ")
     assert SECRET not in f"{note.text}{note.said}"
     remove_note(server.run, "default", note.id)

@@ -59,8 +59,8 @@ def test_origins_get_no_leave_where_the_recipe_names_none_and_other_methods_no_a
         assert answer.status_code == (404 if path == "/nowhere" else 204)
         assert ("allow" in answer.headers) == (path != "/nowhere")
         assert not [name for name in answer.headers if name.startswith("access-control")]
-    asked = httpx.get(server.url + "/models", headers={**origin, "x-api-key": "key"})
-    assert not [name for name in asked.headers if name.startswith("access-control")]
+    response = httpx.get(server.url + "/models", headers={**origin, "x-api-key": "key"})
+    assert not [name for name in response.headers if name.startswith("access-control")]
     for method in ("PUT", "DELETE", "PATCH", "TRACE", "PROPFIND"):
         assert httpx.request(method, server.url + "/chat/completions").status_code == 405
 
@@ -106,12 +106,12 @@ def sample(server: Server, name: str) -> float:
 
 
 def test_metrics_count_requests_and_tokens(server: Server) -> None:
-    asked = 'clawctl_requests_total{api="chat",key="default",status="200"}'
-    before = {name: sample(server, name) for name in (asked, 'clawctl_refused_total{reason="http_400"}')}
+    counter = 'clawctl_requests_total{api="chat",key="default",status="200"}'
+    before = {name: sample(server, name) for name in (counter, 'clawctl_refused_total{reason="http_400"}')}
     told_before = sample(server, 'clawctl_completion_tokens_total{api="chat",key="default"}')
     answer = server.say("hello")
     post(server, b"{")
-    assert sample(server, asked) == before[asked] + 1
+    assert sample(server, counter) == before[counter] + 1
     assert sample(server, 'clawctl_refused_total{reason="http_400"}') == before['clawctl_refused_total{reason="http_400"}'] + 1
     assert (
         sample(server, 'clawctl_completion_tokens_total{api="chat",key="default"}') == told_before + answer.usage.completion_tokens

@@ -68,15 +68,15 @@ def test_a_lower_temperature_is_raised_and_a_higher_one_is_left_alone() -> None:
 def test_always_overrides_the_client_and_other_settings_stay_the_clients() -> None:
     used, changes = enforce(Settings(temperature=1.4, top_p=0.9), rule(temperature={"always": 1.0}), 1.0)
     assert (used.temperature, used.top_p, len(changes)) == (1.0, 0.9, 1)
-    asked = Settings(0.0, 0.1, 40, {"seed": 3, "min_p": 0.1})
-    assert enforce(asked, rule(), 1.0) == (asked, [])
+    requested = Settings(0.0, 0.1, 40, {"seed": 3, "min_p": 0.1})
+    assert enforce(requested, rule(), 1.0) == (requested, [])
 
 
 def test_after_ignore_all_no_request_is_untrainable_for_its_sampling() -> None:
     every = dict.fromkeys(("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens"), 1.5)
     every |= {"logit_bias": {"5": 1}, "bad_words": ["a"], "allowed_token_ids": [1], "ignore_eos": True, "seed": 3}
-    asked = Settings(0.0, 0.95, 20, every)
-    used, changes = enforce(asked, rule(temperature={"at_least": 0.7}, ignore="all"), 1.0)
+    requested = Settings(0.0, 0.95, 20, every)
+    used, changes = enforce(requested, rule(temperature={"at_least": 0.7}, ignore="all"), 1.0)
     assert used.temperature is not None
     assert altered_fields(used.temperature, 1.0 if used.top_p is None else used.top_p, used.top_k, None, dict(used.fields)) is None
     assert {change.name for change in changes} == {"temperature", "top_p", "top_k", *every}
@@ -124,8 +124,8 @@ def test_a_temperature_rule_names_one_bound(tmp_path: Path) -> None:
      ("openai-py", "other"), ("langchain", "other")],
 )  # fmt: skip
 def test_a_recorded_client_is_known_by_its_first_request(recording: str, client: str) -> None:
-    told = [orjson.loads(path.read_bytes()) for path in sorted((RECORDINGS / recording).glob("*.json"))]
-    first = next(each for each in told if "count_tokens" not in each["path"])
+    calls = [orjson.loads(path.read_bytes()) for path in sorted((RECORDINGS / recording).glob("*.json"))]
+    first = next(call for call in calls if "count_tokens" not in call["path"])
     headers = {name.lower(): value for name, value in (dict(first["headers"])).items()}
     body = first["request"]
     opening = body.get("system") or body.get("instructions")
@@ -145,11 +145,11 @@ def test_aider_and_gptme_are_known_by_the_first_words_of_their_prompts() -> None
 
 
 def test_the_recipes_sampling_replaces_temperature_0_and_is_reported_everywhere(server: Server) -> None:
-    asked = orjson.dumps({
+    request = orjson.dumps({
         "messages": [{"role": "user", "content": "hello"}], "max_tokens": 4, "temperature": 0, "top_p": 0.95,
         "logit_bias": {"5": 1},
     })  # fmt: skip
-    answer = raw(server, asked, **{"User-Agent": "forced-1.0"})
+    answer = raw(server, request, **{"User-Agent": "forced-1.0"})
     header = "temperature 0.7 instead of 0; top_p ignored; logit_bias ignored"
     assert answer.headers["x-clawctl-sampling"] == header
     line = next(line for line in server.captured() if answer.json()["id"] == "chatcmpl" + line["exchange_id"])
@@ -158,7 +158,7 @@ def test_the_recipes_sampling_replaces_temperature_0_and_is_reported_everywhere(
     changed = server.health()["sampling_changed"]["other"]
     assert changed["requests"] >= 1
     assert {"temperature", "top_p", "logit_bias"} <= changed.keys()
-    plain = raw(server, asked)
+    plain = raw(server, request)
     assert "x-clawctl-sampling" not in plain.headers
 
 
@@ -177,8 +177,8 @@ def test_a_stream_has_the_header_and_uncaptured_requests_keep_their_sampling(ser
 
 
 def test_a_plain_completion_uses_the_recipes_sampling(server: Server) -> None:
-    asked = orjson.dumps({"prompt": "Once upon", "max_tokens": 4, "temperature": 0, "top_p": 0.5})
-    answer = raw(server, asked, path="/completions", **{"User-Agent": "forced-1.0"})
+    request = orjson.dumps({"prompt": "Once upon", "max_tokens": 4, "temperature": 0, "top_p": 0.5})
+    answer = raw(server, request, path="/completions", **{"User-Agent": "forced-1.0"})
     assert answer.headers["x-clawctl-sampling"] == "temperature 0.7 instead of 0; top_p ignored"
     line = next(line for line in server.captured() if answer.json()["id"] == "cmpl" + line["exchange_id"])
     assert (line["temperature"], line["top_p"], line["untrainable_reason"]) == (0.7, 1.0, None)

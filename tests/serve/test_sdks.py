@@ -112,10 +112,10 @@ def test_a_response_can_be_continued_fetched_and_forgotten(either: Server) -> No
 def test_an_item_that_we_gave_can_be_named_instead_of_sent(either: Server) -> None:
     before, talk = len(either.captured()), either.client.responses
     first = talk.create(model="tiny", input="hello", max_output_tokens=8)
-    asked: Any = [{"role": "user", "content": "hello"}, {"role": "user", "content": "and?"}]
+    items: Any = [{"role": "user", "content": "hello"}, {"role": "user", "content": "and?"}]
     for name in (first.output[-1].id, "msg_" + 24 * "0" + "0"):
-        asked.insert(1, {"type": "item_reference", "id": name})
-    talk.create(model="tiny", input=asked, max_output_tokens=8)
+        items.insert(1, {"type": "item_reference", "id": name})
+    talk.create(model="tiny", input=items, max_output_tokens=8)
     lines = either.captured()[before:]
     answer = lines[0]["response"] | {"handle": lines[0]["exchange_id"]}
     assert lines[1]["messages"] == [{"role": "user", "content": "hello"}, answer, {"role": "user", "content": "and?"}]
@@ -129,10 +129,10 @@ def test_the_embedded_engine_refuses_parameters_that_it_cannot_enforce(server: S
     for name, value in (("min_tokens", 4), ("guided_regex", "a+"), ("stop_token_ids", [3])):
         with pytest.raises(openai.BadRequestError, match=rf"the embedded engine does not support '{name}'.*vllm"):
             server.say("hello", extra_body={name: value})
-    asked: Any = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
+    settings: Any = {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]}
     wanted = {"output_config": {"format": {"type": "json_schema", "schema": {"enum": []}}}}
     with pytest.raises(anthropic.BadRequestError, match=r"'output_config\.format'"):  # each API's own name for it
-        claude(server).messages.create(**asked, extra_body=wanted)
+        claude(server).messages.create(**settings, extra_body=wanted)
     assert server.say("hello", tools=[tool], tool_choice="none").choices
     assert server.say("hello", response_format={"type": "text"}).choices
 
@@ -252,10 +252,10 @@ def test_helpers_of_openais_sdk(server: Server) -> None:
         assert list(response.iter_lines())
     with client.chat.completions.stream(model="tiny", messages=said, max_tokens=4) as stream:
         assert [event.type for event in stream][-1] in ("content.done", "chunk", "tool_calls.function.arguments.done")
-    one = client.responses.input_tokens.count(model="tiny", input="hello")
+    single = client.responses.input_tokens.count(model="tiny", input="hello")
     more = client.responses.input_tokens.count(model="tiny", input="hello", instructions="Be short.")
     after = client.responses.input_tokens.count(model="tiny", input="hello", previous_response_id=raw.parse().id)
-    assert 0 < one.input_tokens < min(more.input_tokens, after.input_tokens)
+    assert 0 < single.input_tokens < min(more.input_tokens, after.input_tokens)
     upgrade: Any = {"headers": {"upgrade": "websocket", "connection": "upgrade"}}
     for refused in (
         lambda: client.responses.compact(model="tiny", input=said),
@@ -299,10 +299,10 @@ def test_helpers_of_anthropics_sdk(server: Server, rehearsed: Server) -> None:
 def test_a_forced_call_that_was_cut_shows_no_markup(server: Server) -> None:
     tool = {"type": "function", "function": {"name": "look_at_the_weather_in", "parameters": SCHEMA}}
     for length in range(1, 9):
-        asked: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": length}
-        message = server.say("Paris?", **asked).choices[0].message
+        settings: dict[str, Any] = {"tools": [tool], "tool_choice": "required", "max_tokens": length}
+        message = server.say("Paris?", **settings).choices[0].message
         assert "<tool" not in (message.content or "")
-        with server.say("Paris?", stream=True, **asked) as stream:
+        with server.say("Paris?", stream=True, **settings) as stream:
             assert "<tool" not in "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
 
 

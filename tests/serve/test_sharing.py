@@ -13,10 +13,10 @@ from tests.waiting import until
 
 
 def versions_by_session(server: Server) -> dict[str, list[tuple[int, int]]]:
-    found = defaultdict(list)
+    versions = defaultdict(list)
     for line in server.captured():
-        found[str(line["hints"]["session_id"])].append((line["policy_version"], line["policy_version_end"]))
-    return found
+        versions[str(line["hints"]["session_id"])].append((line["policy_version"], line["policy_version_end"]))
+    return versions
 
 
 def turns(server: Server, session: str, *words: str) -> None:

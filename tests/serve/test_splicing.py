@@ -87,10 +87,10 @@ def test_answers_are_spliced_for_their_own_key_only_and_never_after_an_edit(toke
 
 def test_a_handle_distinguishes_answers_with_the_same_text(tokenizer: Any) -> None:
     recent = RecentAnswers()
-    one, two = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
-    remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **one)
-    longer = remember(recent, tokenizer, ask(*ASKED), "Well. " + SAID, "B" * 24, **two)
-    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, {**BACK, **two}, RESULT)), True)
+    first, second = ({"tool_calls": [{**CALL, "id": f"call{name * 24}0"}]} for name in "AB")
+    remember(recent, tokenizer, ask(*ASKED), name="A" * 24, **first)
+    longer = remember(recent, tokenizer, ask(*ASKED), "Well. " + SAID, "B" * 24, **second)
+    rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, {**BACK, **second}, RESULT)), True)
     assert rendered.ids[: len(longer)] == longer
 
 
@@ -101,8 +101,8 @@ def test_of_equal_answers_only_the_one_to_this_prompt_is_spliced(tokenizer: Any)
     rendered = render(tokenizer, recent.with_answers("default", ask(*ASKED, BACK, RESULT)), True)
     assert rendered.ids[: len(here)] == here
     third = ask({"role": "user", "content": "a third one"}, BACK, RESULT)
-    told = render(tokenizer, recent.with_answers("default", third), True)
-    assert (told.ids, told.spliced, told.unspliced) == (render(tokenizer, third, True).ids, 0, UNCERTAIN)
+    prompt = render(tokenizer, recent.with_answers("default", third), True)
+    assert (prompt.ids, prompt.spliced, prompt.unspliced) == (render(tokenizer, third, True).ids, 0, UNCERTAIN)
 
 
 LOOP = "{%- for m in messages %}"
@@ -142,19 +142,19 @@ def test_memory_is_bounded_by_tokens_the_oldest_goes_first(tokenizer: Any) -> No
     recent = RecentAnswers(max_tokens=70)  # two answers of 2 tokens, and 32 tokens of overhead for each
     for name, text in (("A", "one"), ("B", "two"), ("C", "three")):
         recent.store("default", name * 24, {"role": "assistant", "content": text}, [1], [1, 2])
-    known = recent.with_answers("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
-    assert known.answers is not None
-    assert sorted(known.answers) == [1, 2]
+    answered = recent.with_answers("default", ask(*[{"role": "assistant", "content": text} for text in ("one", "two", "three")]))
+    assert answered.answers is not None
+    assert sorted(answered.answers) == [1, 2]
 
 
 def test_a_bounded_number_of_equal_answers_is_compared(tokenizer: Any) -> None:
     recent, said = RecentAnswers(), {"role": "assistant", "content": "ok"}
     for number in range(1100):
         recent.store("default", f"{number:024}", said, [number], [1, 2])
-    known = recent.with_answers("default", ask(said))
-    assert known.answers is not None
-    assert len(known.answers[0]) == 1024
-    assert known.answers[0][-1].prompt == prompt_digest([1099])
+    answered = recent.with_answers("default", ask(said))
+    assert answered.answers is not None
+    assert len(answered.answers[0]) == 1024
+    assert answered.answers[0][-1].prompt == prompt_digest([1099])
     assert recent.with_answers("default", ask({**said, "tool_calls": [{**CALL, "id": f"call{75:024}0"}]})).answers is None
 
 

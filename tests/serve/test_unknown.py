@@ -36,8 +36,8 @@ things = st.builds(lambda kind, more: {"type": kind, **more}, names, fields)
 
 
 def recorded() -> list[dict[str, Any]]:
-    found = [orjson.loads(path.read_bytes()) for path in sorted(RECORDINGS.glob("*/*.json"))]
-    return [r for r in found if r["path"].partition("?")[0] in MODULES and "previous_response_id" not in r["request"]]
+    recordings = [orjson.loads(path.read_bytes()) for path in sorted(RECORDINGS.glob("*/*.json"))]
+    return [r for r in recordings if r["path"].partition("?")[0] in MODULES and "previous_response_id" not in r["request"]]
 
 
 requests = st.sampled_from(recorded())
@@ -60,12 +60,14 @@ def from_tomorrow(body: dict[str, Any], extra: dict[str, Any], thing: dict[str, 
     """`body` with `extra` in some of its objects, and `thing` among its tools, its blocks and its items."""
     body = copy.deepcopy(body)
     places = list(objects_of(body))
-    for place in [body, *chance.sample(places, min(3, len(places)))]:
-        place.update(extra)
+    for target in [body, *chance.sample(places, min(3, len(places)))]:
+        target.update(extra)
     if body.get("tools"):
         body["tools"].insert(chance.randint(0, len(body["tools"])), thing)
     for conversation in (body.get("messages"), body.get("input")):
-        open_to = [each for each in conversation or [] if isinstance(each, dict) and isinstance(each.get("content"), list)]
+        open_to = [
+            message for message in conversation or [] if isinstance(message, dict) and isinstance(message.get("content"), list)
+        ]
         if open_to:
             content = chance.choice(open_to)["content"]
             content.insert(chance.randint(0, len(content)), thing)
@@ -85,7 +87,7 @@ def said(message: dict[str, Any]) -> str:
 
 def told(ask: Any) -> list[tuple[str, str]]:
     """Who said what; a note of what was left out, alone, is a message of its own beside a tool's results."""
-    return [(each["role"], words) for each in ask.messages if (words := said(each)) or each["role"] != "user"]
+    return [(message["role"], text) for message in ask.messages if (text := said(message)) or message["role"] != "user"]
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -96,7 +98,7 @@ def test_unknown_fields_are_accepted_and_known_ones_are_still_checked(
     module = MODULES[request["path"].partition("?")[0]]
     today = module.read(request["request"], "m")
     tomorrow = module.read(from_tomorrow(request["request"], extra, thing, chance), "m")
-    assert [each["name"] for each in functions(tomorrow)] == [each["name"] for each in functions(today)]
+    assert [function["name"] for function in functions(tomorrow)] == [function["name"] for function in functions(today)]
     assert told(tomorrow) == told(today)
     changeless = ("tool_choice", "stream", "n", "stop", "temperature", "top_p", "top_k", "max_tokens", "parent", "claims")
     assert {name: getattr(tomorrow, name) for name in changeless} == {name: getattr(today, name) for name in changeless}

@@ -38,9 +38,9 @@ def part(content: bytes) -> dict[str, Any]:
 
 
 def post(server: Server, path: str, **body: Any) -> httpx.Response:
-    asked = {"model": "tiny", "max_tokens": 8, **body}
+    request = {"model": "tiny", "max_tokens": 8, **body}
     headers = {"authorization": "Bearer key", "anthropic-version": "2023-06-01"}
-    return httpx.post(f"{server.url}/{path}", json=asked, headers=headers, timeout=300)
+    return httpx.post(f"{server.url}/{path}", json=request, headers=headers, timeout=300)
 
 
 def said(server: Server, answer: httpx.Response) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def test_images_are_answered_in_every_api_and_captured_with_their_places_and_exa
     server: Server, vision_path: Path
 ) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": b64encode(RED).decode()}
-    shown, words = {"type": "image", "source": source}, {"type": "text", "text": "click"}
+    shown, text_block = {"type": "image", "source": source}, {"type": "text", "text": "click"}
     lines = [
-        said(server, post(server, "chat/completions", messages=[{"role": "user", "content": [part(RED), words]}])),
-        said(server, post(server, "messages", messages=[{"role": "user", "content": [shown, words]}])),
+        said(server, post(server, "chat/completions", messages=[{"role": "user", "content": [part(RED), text_block]}])),
+        said(server, post(server, "messages", messages=[{"role": "user", "content": [shown, text_block]}])),
         said(server, post(
             server, "responses", max_output_tokens=8, max_tokens=None,
             input=[{"role": "user", "content": [
@@ -92,7 +92,7 @@ def test_a_conversation_with_screenshots_continues_with_its_answers_spliced_as_s
     answer = first.json()["choices"][0]["message"]
     later = [*messages, answer, {"role": "user", "content": [{"type": "text", "text": "now"}, part(picture(2)), part(RED)]}]
     line = said(server, post(server, "chat/completions", messages=later))
-    assert [image["sha256"] for image in line["images"]] == [sha256(each).hexdigest() for each in (RED, picture(2), RED)]
+    assert [image["sha256"] for image in line["images"]] == [sha256(file).hexdigest() for file in (RED, picture(2), RED)]
     if line["spliced"]:
         assert line["prompt_ids"][: len(before["prompt_ids"])] == before["prompt_ids"]
 

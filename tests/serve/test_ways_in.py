@@ -32,7 +32,7 @@ def root(server: Server) -> str:
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "body"),
     [
         *(
             (path, TEXTS)
@@ -45,8 +45,8 @@ def root(server: Server) -> str:
         *((path, None) for path in ("/healthz", "/livez", "/readyz", "/ping", "/health/", "/metrics/")),
     ],
 )
-def test_a_path_that_is_meant_is_answered(server: Server, path: str, asked: Any) -> None:
-    answer = httpx.request("GET" if asked is None else "POST", root(server) + path, json=asked, headers=KEY, timeout=60)
+def test_a_path_that_is_meant_is_answered(server: Server, path: str, body: Any) -> None:
+    answer = httpx.request("GET" if body is None else "POST", root(server) + path, json=body, headers=KEY, timeout=60)
     assert answer.status_code == 200, answer.text
 
 
@@ -85,11 +85,11 @@ def test_a_route_that_is_not_here_names_those_that_are(server: Server, method: s
 
 def test_the_error_has_the_shape_of_the_dialect(server: Server) -> None:
     for path, headers in (("/v1/messages/batches", {}), ("/v1/complete", {}), ("/v1/files", {"anthropic-version": "2023-06-01"})):
-        told = httpx.post(root(server) + path, headers=headers).json()
-        assert (told["type"], told["error"]["type"]) == ("error", "not_found_error")
+        error = httpx.post(root(server) + path, headers=headers).json()
+        assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
     for path in ("/api/tags", "/api/chat"):
-        told = httpx.get(root(server) + path)
-        assert (told.status_code, type(told.json()["error"])) == (404, str)
+        error = httpx.get(root(server) + path)
+        assert (error.status_code, type(error.json()["error"])) == (404, str)
     refused = httpx.get(f"{server.url}/models", headers={"anthropic-version": "2023-06-01"})
     assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")
 
@@ -104,11 +104,11 @@ def test_options_lists_the_allowed_methods_without_a_key(server: Server) -> None
 
 
 def test_a_list_of_models_is_shown_in_pages(server: Server) -> None:
-    def page(**asked: Any) -> tuple[list[str], bool]:
-        told = httpx.get(f"{server.url}/models", params=asked, headers=KEY).json()
-        names = [model["id"] for model in told["data"]]
-        assert (told["first_id"], told["last_id"]) == ((names[0], names[-1]) if names else (None, None))
-        return names, told["has_more"]
+    def page(**params: Any) -> tuple[list[str], bool]:
+        body = httpx.get(f"{server.url}/models", params=params, headers=KEY).json()
+        names = [model["id"] for model in body["data"]]
+        assert (body["first_id"], body["last_id"]) == ((names[0], names[-1]) if names else (None, None))
+        return names, body["has_more"]
 
     assert page() == (["tiny", "tiny@0"], False)
     assert page(limit=1) == (["tiny"], True)
@@ -126,8 +126,8 @@ def test_a_list_of_models_is_shown_in_pages(server: Server) -> None:
 
 
 def test_a_limit_names_its_maximum(server: Server) -> None:
-    for asked, most in (({"n": 129}, "128"), ({"logprobs": True, "top_logprobs": 21}, "20"), ({"stop": ["a"] * 65}, "64")):
-        answer = httpx.post(f"{server.url}/chat/completions", json={**TEXTS, **asked}, headers=KEY)
+    for fields, most in (({"n": 129}, "128"), ({"logprobs": True, "top_logprobs": 21}, "20"), ({"stop": ["a"] * 65}, "64")):
+        answer = httpx.post(f"{server.url}/chat/completions", json={**TEXTS, **fields}, headers=KEY)
         assert answer.status_code == 400
         assert most in answer.json()["error"]["message"]
 
@@ -199,11 +199,11 @@ def test_pages_of_origins_in_the_recipe_may_read_answers_to_their_key(tmp_path: 
     ):
         assert_the_recipes_limit_holds_where_the_client_names_none(server)
         chat = f"{server.url}/chat/completions"
-        asked = httpx.options(chat, headers={"Origin": PAGE, **WANTS})
-        assert (asked.status_code, leave(asked)) == (200, PAGE)
-        assert "Origin" in asked.headers["vary"]
-        assert asked.headers["access-control-allow-headers"] == WANTS["Access-Control-Request-Headers"]
-        assert "POST" in asked.headers["access-control-allow-methods"]
+        response = httpx.options(chat, headers={"Origin": PAGE, **WANTS})
+        assert (response.status_code, leave(response)) == (200, PAGE)
+        assert "Origin" in response.headers["vary"]
+        assert response.headers["access-control-allow-headers"] == WANTS["Access-Control-Request-Headers"]
+        assert "POST" in response.headers["access-control-allow-methods"]
         refused = httpx.options(chat, headers={"Origin": OTHER, **WANTS})
         assert (refused.status_code, leave(refused)) == (400, None)
         for key, status in ((KEY, 200), ({}, 403)):  # without a key the page's name is not known here, as ever
@@ -230,8 +230,8 @@ def assert_the_recipes_limit_holds_where_the_client_names_none(server: Server) -
 def test_any_page_may_read_answers_to_its_key_if_all_origins_are_allowed(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path, cors_origins=["*"]) as server:
         chat = f"{server.url}/chat/completions"
-        asked = httpx.options(chat, headers={"Origin": OTHER, "Host": "claw.example.com", **WANTS})
-        assert (asked.status_code, leave(asked)) == (200, "*")
+        response = httpx.options(chat, headers={"Origin": OTHER, "Host": "claw.example.com", **WANTS})
+        assert (response.status_code, leave(response)) == (200, "*")
         answer = httpx.post(chat, json={**TEXTS, "max_tokens": 1}, headers={"Origin": OTHER, **KEY}, timeout=60)
         assert (answer.status_code, leave(answer)) == (200, "*")
         for path in ("/health", "/metrics", "/v1/models"):

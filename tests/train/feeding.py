@@ -24,9 +24,9 @@ def ids_of(batch: Any) -> list[str]:
     return [sample.turn_id for sample in batch.samples]
 
 
-def told(run: RunDir) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads((run.train / "feed.json").read_bytes())
-    return found
+def feed_counts(run: RunDir) -> dict[str, Any]:
+    counts: dict[str, Any] = orjson.loads((run.train / "feed.json").read_bytes())
+    return counts
 
 
 def rate(run: RunDir, turn_id: str, rating: float, key: str = "default", comment: str | None = None) -> None:

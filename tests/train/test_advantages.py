@@ -78,18 +78,18 @@ GROUP = [
 def test_grpo_compares_the_mean_reward_of_an_episode_with_its_group() -> None:
     # episodes earned 2, 0, 1: mean 1, population variance 2/3
     assert group_credits(GROUP, std=False, step_wise=False) == {"a0": 1.0, "a1": 1.0, "b0": -1.0, "c0": 0.0}
-    told = group_credits(GROUP, std=True, step_wise=False)
-    assert told["a0"] == told["a1"] == pytest.approx(1.5**0.5, rel=1e-5)
-    assert told["b0"] == pytest.approx(-(1.5**0.5), rel=1e-5)
+    credits = group_credits(GROUP, std=True, step_wise=False)
+    assert credits["a0"] == credits["a1"] == pytest.approx(1.5**0.5, rel=1e-5)
+    assert credits["b0"] == pytest.approx(-(1.5**0.5), rel=1e-5)
 
 
 def test_step_wise_compares_turns_at_one_place_and_leaves_a_lonely_one_its_reward() -> None:
     # place 0: 1, 0, 1, mean 2/3, std sqrt(2)/3; place 1: a1 alone with a known reward
-    told = group_credits(GROUP, std=True, step_wise=True)
-    assert told["a0"] == told["c0"] == pytest.approx(0.5**0.5, rel=1e-5)
-    assert told["b0"] == pytest.approx(-(2**0.5), rel=1e-5)
-    assert told["a1"] == 3.0
-    assert "c1" not in told
+    credits = group_credits(GROUP, std=True, step_wise=True)
+    assert credits["a0"] == credits["c0"] == pytest.approx(0.5**0.5, rel=1e-5)
+    assert credits["b0"] == pytest.approx(-(2**0.5), rel=1e-5)
+    assert credits["a1"] == 3.0
+    assert "c1" not in credits
 
 
 def test_a_group_that_all_earned_the_same_or_that_has_one_episode_teaches_nothing() -> None:
@@ -152,8 +152,8 @@ def test_hybrid_learns_from_the_chosen_teacher_alone() -> None:
     before = torch.tensor([[0.5, 0.25], [0.5, 0.25]]).log()
     teachers = torch.tensor([[[0.5, 0.25], [0.01, 0.98]], [[0.9, 0.1], [0.5, 0.25]]]).log()
     policy = before.clone().requires_grad_()
-    found = divergence(opd, LikeliestLogprobs(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
-    found.sum().backward()
+    value = divergence(opd, LikeliestLogprobs(policy, before, teachers, torch.tensor([[2, 0], [0, 2]])))
+    value.sum().backward()
     assert policy.grad is not None
     assert policy.grad.tolist() == [[0.0, 0.0], [0.0, 0.0]]  # hint 0 at the first position, hint 1 at the second: both agree
 
@@ -162,8 +162,8 @@ def test_opd_topk_has_a_differentiable_divergence_and_no_advantages() -> None:
     (term,) = terms_of(TrainConfig(method="opd_topk"))
     assert isinstance(term.signal, Divergence)
     policy, teacher = torch.tensor([[0.5, 0.25]]).log().requires_grad_(), torch.tensor([[[0.25, 0.25]]]).log()
-    found = divergence(term, LikeliestLogprobs(policy, policy.detach(), teacher, torch.zeros(1, 1)))
-    assert found.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
-    assert found.requires_grad
+    value = divergence(term, LikeliestLogprobs(policy, policy.detach(), teacher, torch.zeros(1, 1)))
+    assert value.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
+    assert value.requires_grad
     assert (likeliest(TrainConfig(method="opd_topk")), likeliest(TrainConfig(method="hybrid"))) == (50, 4)
     assert (likeliest(TrainConfig(method="hybrid", topk=8)), likeliest(TrainConfig(method="combine"))) == (8, None)

@@ -58,9 +58,9 @@ def publish_blurred(run: RunDir, sampler: Sampler, by: float, stem: str = "b") -
     ],
 )
 def test_a_difference_is_reported_with_both_names_and_equal_or_unknown_models_give_none(theirs: Origin, named: str | None) -> None:
-    found = model_difference(theirs, Origin("mine", None, "2 layers", "aa"))
-    assert (found is None) == (named is None)
-    assert re.search(named or "", found or "")
+    difference = model_difference(theirs, Origin("mine", None, "2 layers", "aa"))
+    assert (difference is None) == (named is None)
+    assert re.search(named or "", difference or "")
 
 
 def test_turns_of_a_model_of_another_size_are_refused_counted_and_logged_once(
@@ -92,10 +92,10 @@ def test_a_mismatch_beyond_rounding_is_logged_once_with_its_size_and_causes(
     run: RunDir, sampler: Sampler, model_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish_blurred(run, sampler, 0.06)
-    (told,) = warnings_of(run, model_path, caplog)
-    assert "step 1: log-probabilities" in told
-    assert "by 0.06 on average" in told
-    assert "another type than model.dtype" in told
+    (warning,) = warnings_of(run, model_path, caplog)
+    assert "step 1: log-probabilities" in warning
+    assert "by 0.06 on average" in warning
+    assert "another type than model.dtype" in warning
     assert len(read_ledger(run)) == 4
 
 

@@ -38,8 +38,8 @@ def ledger(run: RunDir) -> list[str]:
     return [turn for entry in sorted(entries, key=lambda e: e["step"]) for ids in entry["turns"].values() for turn in ids]
 
 
-def same_weights(one: Path, other: Path, name: str = "model.safetensors") -> bool:
-    ours, theirs = load_file(one / name), load_file(other / name)
+def same_weights(first: Path, other: Path, name: str = "model.safetensors") -> bool:
+    ours, theirs = load_file(first / name), load_file(other / name)
     return ours.keys() == theirs.keys() and all(torch.equal(value, theirs[key]) for key, value in ours.items())
 
 

@@ -76,14 +76,14 @@ def test_hints_and_complaints_of_turns_that_a_step_used_are_known_after_a_restar
 
 
 def test_a_restart_recalls_the_newest_used_turns_and_reads_no_others(run: RunDir, sampler: Sampler) -> None:
-    one = asked(sampler, "one", 0)
-    used = [replace(one, turn_id=f"used{n}", created_at=float(n)) for n in range(MAX_TURNS + 2)]
+    original = asked(sampler, "one", 0)
+    used = [replace(original, turn_id=f"used{n}", created_at=float(n)) for n in range(MAX_TURNS + 2)]
     hints = {0: "too old", 1: "as old", 2: "say hello", MAX_TURNS + 1: "no bold"}
     publish_shard(run, "a", [(turn, 1.0, hints.get(n)) for n, turn in enumerate(used[:300])])
     publish_shard(run, "b", [(turn, 1.0, hints.get(n)) for n, turn in enumerate(used[300:], 300)])
     publish_shard(run, "c", [(asked(sampler, "turn", 9999), -1.0, "write plain")])
-    known = {turn.turn_id: "trained" for turn in used}
-    feed = make_feed(run, sampler, known, batch_turns=1, method="opd", earlier_hints=8)
+    fates = {turn.turn_id: "trained" for turn in used}
+    feed = make_feed(run, sampler, fates, batch_turns=1, method="opd", earlier_hints=8)
     assert teacher_reads(sampler, feed, "turn") == "Earlier: say hello\nEarlier: no bold\nwrite plain"
 
 

@@ -17,7 +17,7 @@ from clawctl.train.feed import Feed
 from clawctl.train.forming import MAX_IDLE, Forming
 from clawctl.train.identical import MAX_MARKS, TrainedMarks, marks_of
 from clawctl.train.ledger import read_ledger
-from tests.train.feeding import ids_of, make_feed, told
+from tests.train.feeding import feed_counts, ids_of, make_feed
 from tests.train.test_forming import episodes
 from tests.train.tiny import Sampler, publish_shard
 from tests.trainers.local.test_methods_in_a_step import train
@@ -111,7 +111,7 @@ def test_identical_turns_count_once_also_after_a_restart(run: RunDir, sampler: S
     assert len(ids_of(batch)) == 1
     feed.mark_done(ids_of(batch), "trained")
     assert feed.next_batch(1) is None
-    assert told(run)["refused"] == {"identical to another turn of its key": 11}
+    assert feed_counts(run)["refused"] == {"identical to another turn of its key": 11}
     assert Counter(read_ledger(run).values()) == {"skipped": 11}  # the loop records the trained turns
     publish(run, "b", copies(12, 3))
     again = make_feed(run, sampler, {**read_ledger(run), ids_of(batch)[0]: "trained"}, batch_turns=1)
@@ -163,14 +163,14 @@ def test_the_members_of_a_group_all_count_and_copies_of_a_group_do_not(run: RunD
     publish_shard(run, "b", [(turn, 1.0, None) for turn in again[:3]] + [(again[3], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=4, batch_turns=4)
     assert sorted(ids_of(feed.next_batch(0))) == ["other", "same0", "same1", "same2"]
-    assert told(run)["refused"] == {"identical to another turn of its key": 4}
+    assert feed_counts(run)["refused"] == {"identical to another turn of its key": 4}
 
 
 def test_a_key_cannot_change_the_credit_of_another_by_using_its_group_id(run: RunDir, sampler: Sampler) -> None:
-    own = episodes(sampler, "a", "b", user="anna")
+    annas = episodes(sampler, "a", "b", user="anna")
     loud = episodes(sampler, *(f"l{n}" for n in range(6)), user="loud")
     publish_shard(run, "1", [(turn, 1.0, None) for turn in loud])
-    publish_shard(run, "2", [(own[0], 1.0, None), (own[1], -1.0, None)])
+    publish_shard(run, "2", [(annas[0], 1.0, None), (annas[1], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2)
     batch = feed.next_batch(0)
     assert batch is not None
@@ -227,11 +227,11 @@ def test_the_memory_of_trained_marks_is_bounded_and_a_torn_end_costs_nothing_els
 
 
 def test_two_problems_that_differ_in_a_number_are_two(sampler: Sampler) -> None:
-    one, two = (
+    first, second = (
         replace(sampler.turn("x", tokens=2), messages=[{"role": "user", "content": f"What is {n} + {9 - n}?"}], prompt_ids=[n])
         for n in (4, 5)
     )
-    assert not set(marks_of(one, [4], [9])) & set(marks_of(two, [5], [9]))
+    assert not set(marks_of(first, [4], [9])) & set(marks_of(second, [5], [9]))
 
 
 def test_inspect_shows_each_keys_share_and_why_a_copy_is_not_trained(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -240,9 +240,9 @@ def test_inspect_shows_each_keys_share_and_why_a_copy_is_not_trained(run: RunDir
     waits = sampler.turn("z", tokens=3, user="anna", seed=2)
     publish_shard(run, "a", [(turn, 1.0, None) for turn in (like, replace(like, turn_id="copy", session_id="other"), other, waits)])
     train(run, model_path, batch_turns=2)
-    found = read_health(run)
-    assert found["keys"]["loud"] == {"trained": 1, "share": 0.5, "waiting": 0}
-    assert found["keys"]["anna"] == {"trained": 1, "share": 0.5, "waiting": 1}
-    assert found["not_trained"] == {"skipped: identical to another turn of its key": 1}
+    health = read_health(run)
+    assert health["keys"]["loud"] == {"trained": 1, "share": 0.5, "waiting": 0}
+    assert health["keys"]["anna"] == {"trained": 1, "share": 0.5, "waiting": 1}
+    assert health["not_trained"] == {"skipped: identical to another turn of its key": 1}
     (entry,) = (orjson.loads(path.read_bytes()) for path in (run.train / "ledger").glob("skipped-*.json"))
     assert entry["turns"]["a"] in (["copy"], ["x"])  # whichever came later

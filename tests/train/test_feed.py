@@ -16,7 +16,7 @@ from clawctl.run.hint_places import with_hint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.trainers.texts import prompt_ids_of
-from tests.train.feeding import ids_of, make_feed, rewards_of, told
+from tests.train.feeding import feed_counts, ids_of, make_feed, rewards_of
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns, verdict
 
 
@@ -39,7 +39,7 @@ def test_no_turn_and_a_shard_without_verdict_make_no_batch(run: RunDir, sampler:
     write_turns(run.trajectories / "a.parquet", [sampler.turn("x")])
     write_turns(run.trajectories / "b.parquet", [])
     assert feed.next_batch(0) is None
-    assert told(run)["waiting"] == 0
+    assert feed_counts(run)["waiting"] == 0
 
 
 def test_turns_that_waited_long_enough_are_taken_if_there_are_enough(run: RunDir, sampler: Sampler) -> None:
@@ -63,7 +63,7 @@ def test_a_turn_that_another_policy_sampled_is_refused_with_that_reason(run: Run
     publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
     feed = make_feed(run, sampler, batch_turns=2)
     assert ids_of(feed.next_batch(0)) == ["a", "c"]
-    assert told(run)["refused"] == {"sampled by another policy": 1}
+    assert feed_counts(run)["refused"] == {"sampled by another policy": 1}
     anna = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
     assert ids_of(anna.next_batch(0)) == ["b"]
 
@@ -73,7 +73,7 @@ def test_a_shard_of_other_people_is_passed_over_also_after_it_was_merged_with_an
         publish_shard(run, name, [(replace(sampler.turn(name), policy_name=name), 1.0, None)])
     feed = make_feed(open_run(run.root, policy="anna"), sampler, batch_turns=1, batch_min_turns=1)
     assert ids_of(feed.next_batch(0)) == ["anna"]
-    assert told(feed.run)["refused"] == {}
+    assert feed_counts(feed.run)["refused"] == {}
     for kind, folder in (("turns", run.trajectories), ("verdicts", run.verdicts)):
         merge_shards(kind, [folder / "anna.parquet", folder / "bert.parquet"], folder / "merged.parquet")
         for name in ("anna", "bert"):
@@ -86,7 +86,7 @@ def test_turns_in_the_ledger_are_not_taken_again(run: RunDir, sampler: Sampler) 
     publish_turns(run, sampler, 6, "a")
     feed = make_feed(run, sampler, used={"a00": "trained", "a02": "skipped"})
     assert ids_of(feed.next_batch(0)) == ["a01", "a03", "a04", "a05"]
-    assert (told(run)["used"], told(run)["skipped"]) == (1, 1)
+    assert (feed_counts(run)["used"], feed_counts(run)["skipped"]) == (1, 1)
 
 
 def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sampler) -> None:
@@ -97,7 +97,7 @@ def test_a_turn_that_comes_in_two_shards_is_taken_once(run: RunDir, sampler: Sam
     assert ids_of(feed.next_batch(0)) == ["x"]
     feed.mark_done(["x"], "trained")
     assert feed.next_batch(1) is None
-    assert told(run)["refused"] == {"in two shards": 1}
+    assert feed_counts(run)["refused"] == {"in two shards": 1}
 
 
 def test_the_summary_line_counts_all_turns_and_states_what_the_next_step_needs(run: RunDir, sampler: Sampler) -> None:
@@ -146,8 +146,8 @@ def test_a_turn_that_cannot_be_trained_is_refused_and_counted(
     publish_shard(run, "a", [(turn, reward, hint)])
     feed = make_feed(run, sampler, method=method, max_staleness=8)
     assert feed.next_batch(10) is None
-    assert told(run)["refused"] == {reason: 1}
-    assert told(run)["waiting"] == 0
+    assert feed_counts(run)["refused"] == {reason: 1}
+    assert feed_counts(run)["waiting"] == 0
 
 
 def test_a_turn_longer_than_the_recipe_allows_is_in_the_ledger_with_its_length(run: RunDir, sampler: Sampler) -> None:
@@ -156,7 +156,7 @@ def test_a_turn_longer_than_the_recipe_allows_is_in_the_ledger_with_its_length(r
     long, short = (len(turn.prompt_ids or []) + len(turn.completion_ids or []) for turn in turns)
     feed = make_feed(run, sampler, batch_turns=1, longest_turn_tokens=short)
     assert ids_of(feed.next_batch(0)) == ["short"]
-    assert told(run)["refused"] == {"longer than train.longest_turn_tokens": 1}
+    assert feed_counts(run)["refused"] == {"longer than train.longest_turn_tokens": 1}
     reason = read_sealed((run.ledger / "skipped-long.json").read_bytes())["reason"]
     assert reason == f"too long: {long} tokens, and train.longest_turn_tokens is {short}"
 
@@ -167,7 +167,7 @@ def test_a_cut_tool_call_that_an_older_collect_published_is_refused(run: RunDir,
     publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
     feed = make_feed(run, sampler, batch_turns=1)
     assert ids_of(feed.next_batch(0)) == ["whole"]
-    assert told(run)["refused"] == {"cut tool call": 1}
+    assert feed_counts(run)["refused"] == {"cut tool call": 1}
 
 
 def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunDir, sampler: Sampler) -> None:
@@ -176,7 +176,7 @@ def test_staleness_is_bounded_inclusively_and_grows_while_a_turn_waits(run: RunD
     feed.next_batch(10)
     assert len(feed.queue.waiting) == 1
     feed.next_batch(11)
-    assert (len(feed.queue.waiting), told(run)["refused"]) == (0, {"stale": 1})
+    assert (len(feed.queue.waiting), feed_counts(run)["refused"]) == (0, {"stale": 1})
 
 
 def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run: RunDir, sampler: Sampler) -> None:
@@ -184,7 +184,7 @@ def test_a_turn_with_a_reward_is_trained_without_a_hint_that_finds_no_place(run:
     batch = make_feed(run, sampler, batch_turns=1).next_batch(0)
     assert batch is not None
     assert batch.samples[0].teacher_prompt_ids is None
-    assert told(run)["lost_hints"] == {"teacher prompt does not match": 1}
+    assert feed_counts(run)["lost_hints"] == {"teacher prompt does not match": 1}
 
 
 def test_each_method_gets_its_own_fields_of_a_turn(run: RunDir, sampler: Sampler) -> None:
@@ -241,7 +241,7 @@ def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: Run
     assert not broken.exists()
     assert (run.quarantine / f"{half}-a.parquet").read_bytes() == b"PAR1 but no shard"
     assert "a.parquet" in (run.quarantine / f"{half}-a.parquet.reason.txt").read_text()
-    assert told(run)["unreadable_shards"] == 1
+    assert feed_counts(run)["unreadable_shards"] == 1
     publish_turns(run, sampler, 1, "a")  # its writer makes it again
     assert feed.next_batch(0)
     assert feed.queue.waiting[0].sample.turn_id == "a00"
@@ -256,7 +256,7 @@ def test_a_shard_with_an_empty_turn_is_quarantined(run: RunDir, sampler: Sampler
     publish_turns(run, sampler, 4, "b")
     assert ids_of(make_feed(run, sampler).next_batch(0)) == ["b00", "b01", "b02", "b03"]
     assert not (run.trajectories / "a.parquet").exists()
-    assert told(run)["waiting"] == 4
+    assert feed_counts(run)["waiting"] == 4
 
 
 def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: Sampler) -> None:
@@ -264,7 +264,7 @@ def test_a_turn_without_a_verdict_in_its_shard_is_refused(run: RunDir, sampler: 
     publish_shard(run, "a", [(turns[0], 1.0, None)])
     write_turns(run.trajectories / "a.parquet", [replace(turn) for turn in turns])
     make_feed(run, sampler).next_batch(0)
-    assert told(run)["refused"] == {"no verdict": 1}
+    assert feed_counts(run)["refused"] == {"no verdict": 1}
 
 
 def test_a_turn_with_a_hint_may_learn_from_the_hint_alone(run: RunDir, sampler: Sampler) -> None:

@@ -13,7 +13,7 @@ from clawctl.run.outcomes import EPISODE_FAILED, SessionOutcome
 from clawctl.train.forming import MAX_IDLE, Forming
 from clawctl.train.sample import Sample
 from clawctl.train.waiting import Waiting
-from tests.train.feeding import ids_of, make_feed, told
+from tests.train.feeding import feed_counts, ids_of, make_feed
 from tests.train.tiny import HINT, Sampler, publish_shard
 
 
@@ -26,13 +26,13 @@ def test_a_group_waits_for_its_members_and_is_taken_whole(run: RunDir, sampler: 
     feed = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False)
     publish_shard(run, "1", [(a, 1.0, None), (b, -1.0, None)])
     assert feed.next_batch(0) is None
-    assert (told(run)["waiting"], told(run)["forming"]) == (2, 2)
+    assert (feed_counts(run)["waiting"], feed_counts(run)["forming"]) == (2, 2)
     publish_shard(run, "2", [(c, 0.0, None)])
     batch = feed.next_batch(0)
     assert batch is not None
     assert [(sample.turn_id, sample.credit) for sample in batch.samples] == [("a", 1.0), ("b", -1.0), ("c", 0.0)]
     feed.mark_done(ids_of(batch), "trained")
-    assert (told(run)["waiting"], told(run)["forming"]) == (0, 0)
+    assert (feed_counts(run)["waiting"], feed_counts(run)["forming"]) == (0, 0)
 
 
 def test_a_group_that_waited_long_enough_goes_with_those_that_are_there(run: RunDir, sampler: Sampler) -> None:
@@ -52,7 +52,7 @@ def test_a_group_without_a_difference_is_dropped_and_counted_and_takes_no_place_
     publish_shard(run, "2", [(other[0], 1.0, None), (other[1], -1.0, None)])
     batch = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2).next_batch(0)
     assert ids_of(batch) == ["c", "d"]
-    assert told(run)["refused"] == {"no difference in its group": 2}
+    assert feed_counts(run)["refused"] == {"no difference in its group": 2}
 
 
 def test_a_member_that_is_not_trained_still_counts_in_the_mean_of_its_group(run: RunDir, sampler: Sampler) -> None:
@@ -65,13 +65,13 @@ def test_a_member_that_is_not_trained_still_counts_in_the_mean_of_its_group(run:
         ("a", pytest.approx(2 / 3)),
         ("b", pytest.approx(2 / 3)),
     ]
-    assert told(run)["refused"] == {"greedy": 1}
+    assert feed_counts(run)["refused"] == {"greedy": 1}
 
 
 def test_two_groups_are_not_torn_apart_though_their_turns_came_mixed(run: RunDir, sampler: Sampler) -> None:
-    one, two = episodes(sampler, "a", "c", group="g1"), episodes(sampler, "b", "d", group="g2")
-    publish_shard(run, "1", [(one[0], 1.0, None), (two[0], 1.0, None)])
-    publish_shard(run, "2", [(one[1], -1.0, None), (two[1], -1.0, None)])
+    first, second = episodes(sampler, "a", "c", group="g1"), episodes(sampler, "b", "d", group="g2")
+    publish_shard(run, "1", [(first[0], 1.0, None), (second[0], 1.0, None)])
+    publish_shard(run, "2", [(first[1], -1.0, None), (second[1], -1.0, None)])
     feed = make_feed(run, sampler, method="grpo", group_size=2, batch_turns=3)
     assert ids_of(feed.next_batch(0)) == ["a", "c", "b", "d"]
     assert ids_of(make_feed(run, sampler, method="grpo", group_size=2, batch_turns=2).next_batch(0)) == ["a", "c"]

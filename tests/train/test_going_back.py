@@ -158,9 +158,9 @@ def test_a_running_trainer_notices_a_rollback_and_builds_its_next_version_on_the
         until(lambda: live_version(run) == 4)
     assert parents(run) == {0: None, 1: 0, 2: 1, 3: 0, 4: 3}
     assert trained_twice(run) == []
-    told = read_back(run)[-1]
-    assert (told["newest"], told["to"], told["dead"], told["given_back"]) == (2, 0, [1, 2], 8)
-    assert "rolled back: rollback by" in told["why"]
+    record = read_back(run)[-1]
+    assert (record["newest"], record["to"], record["dead"], record["given_back"]) == (2, 0, [1, 2], 8)
+    assert "rolled back: rollback by" in record["why"]
     health = read_health(run)["training"]
     assert (health["goes_on_from"], health["dead_versions"], health["went_back"]["to"]) == (4, [1, 2], 0)
 
@@ -304,9 +304,9 @@ def test_the_audit_of_the_benchmark_finds_versions_built_on_a_refused_one(run: R
     train(run, make_recipe(model_path, max_steps=1, lr=1e-4).model_copy(update={"gate": recipe.gate}))
     decide(run, 1, promote=False)
     train(run, recipe)
-    found = audit(run)
-    assert (found.built_on_refused, found.twice, found.lost) == ([], [], [])
-    assert (found.given_back, found.again, found.dead, found.trained) == (4, 4, 1, 8)
+    report = audit(run)
+    assert (report.built_on_refused, report.twice, report.lost) == ([], [], [])
+    assert (report.given_back, report.again, report.dead, report.trained) == (4, 4, 1, 8)
     path = run.version_folder(3) / "policy.json"
     policy = read_sealed(path.read_bytes())
     path.write_bytes(orjson.dumps({**policy, "parent": 1, "created_at": policy["created_at"] + 60}))
@@ -417,8 +417,8 @@ def test_turns_whose_shards_expired_are_counted_apart(run: RunDir, sampler: Samp
     for folder in (run.trajectories, run.verdicts):
         (folder / "a.parquet").unlink()
     train(run, recipe)
-    told = read_back(run)[-1]
-    assert (told["given_back"], told["expired"], told["skipped"]) == (4, 4, 0)
+    record = read_back(run)[-1]
+    assert (record["given_back"], record["expired"], record["skipped"]) == (4, 4, 0)
     assert turns_of(run, 3) == [f"b{i:02d}" for i in range(4)]
 
 

@@ -63,10 +63,10 @@ def test_each_policy_learns_what_it_would_learn_alone(tmp_path: Path, model_path
     together = make_run(tmp_path / "together", sampler, names)
     train(together, recipe)
     for name in names:
-        own = together.of(name)
-        assert (list_versions(own), live_version(own)) == ([0, 1, 2], 2)
-        assert {read_policy(own, version).name for version in (0, 1, 2)} == {name}
-        assert all(turn.startswith(name) for turn in read_ledger(own, read_lineage(own)))
+        policy_run = together.of(name)
+        assert (list_versions(policy_run), live_version(policy_run)) == ([0, 1, 2], 2)
+        assert {read_policy(policy_run, version).name for version in (0, 1, 2)} == {name}
+        assert all(turn.startswith(name) for turn in read_ledger(policy_run, read_lineage(policy_run)))
         alone = make_run(tmp_path / name, sampler, [name])
         train(alone, recipe)
         assert same(weights_of(together, name, 2), weights_of(alone, name, 2))  # bit for bit, optimizer included
@@ -245,13 +245,15 @@ def test_a_person_trains_one_half_on_top_of_the_frozen_shared_one_and_both_are_p
     train(run, recipe)
     assert list_versions(run.of("anna")) == [0, 1, 2]
     for version in (1, 2):
-        own = weights_of(run, "anna", version)
-        assert same(halves(own, 0), halves(shared, 0))  # bit for bit
-        assert not same(halves(own, 1), halves(shared, 1))
+        weights = weights_of(run, "anna", version)
+        assert same(halves(weights, 0), halves(shared, 0))  # bit for bit
+        assert not same(halves(weights, 1), halves(shared, 1))
         assert read_policy(run.of("anna"), version).shared == 1
     ids, scale = list(range(3, 40)), recipe.train.lora.alpha / recipe.train.lora.rank  # type: ignore[union-attr]
     published = peft_logits(model_path, run.of("anna").version_folder(2), ids)
-    assert torch.allclose(published, merged_logits(model_path, ids, scale, halves(shared, 0), halves(own, 1)), atol=1e-5, rtol=0)
+    assert torch.allclose(
+        published, merged_logits(model_path, ids, scale, halves(shared, 0), halves(weights, 1)), atol=1e-5, rtol=0
+    )
     assert not torch.allclose(published, merged_logits(model_path, ids, scale, halves(shared, 0)), atol=1e-5, rtol=0)
 
 

@@ -11,7 +11,7 @@ from clawctl.run.feedback import FeedbackFile
 from clawctl.run.hint_places import with_hint
 from clawctl.run.outcomes import SessionOutcome
 from clawctl.trainers.texts import prompt_ids_of
-from tests.train.feeding import ids_of, make_feed, rate, rewards_of, told
+from tests.train.feeding import feed_counts, ids_of, make_feed, rate, rewards_of
 from tests.train.tiny import Sampler, publish_shard
 
 
@@ -21,12 +21,12 @@ def test_a_rating_outranks_the_verdict_whenever_it_comes_before_the_turn_is_trai
     rate(run, "early", -0.5)
     feed = make_feed(run, sampler)
     assert feed.next_batch(0) is None
-    assert told(run)["refused"] == {"neutral": 1}
+    assert feed_counts(run)["refused"] == {"neutral": 1}
     rate(run, "late", -1.0)
     rate(run, "refused", 1.0)
     rate(run, "anothers", -1.0, key="mallory")
     assert rewards_of(feed.next_batch(0)) == {"early": -0.5, "late": -1.0, "refused": 1.0, "anothers": 1.0}
-    assert told(run)["refused"] == {}
+    assert feed_counts(run)["refused"] == {}
 
 
 def test_the_comment_of_a_late_rating_is_the_hint_of_its_turn(run: RunDir, sampler: Sampler) -> None:
@@ -49,11 +49,11 @@ def test_a_turn_without_a_reaction_is_trained_by_a_late_rating(run: RunDir, samp
     publish_shard(run, "a", [(turn, None, None) for turn in (last, side)])
     feed = make_feed(run, sampler, batch_turns=1)
     assert feed.next_batch(0) is None
-    assert told(run)["refused"] == {"untrainable": 2}
+    assert feed_counts(run)["refused"] == {"untrainable": 2}
     rate(run, "last", -1.0)
     rate(run, "side", -1.0)
     assert rewards_of(feed.next_batch(0)) == {"last": -1.0}
-    assert told(run)["refused"] == {"untrainable": 1}
+    assert feed_counts(run)["refused"] == {"untrainable": 1}
     assert rewards_of(make_feed(run, sampler, batch_turns=1).next_batch(0)) == {"last": -1.0}
 
 
@@ -63,7 +63,7 @@ def test_a_rating_may_take_a_turn_out_of_the_waiting_ones(run: RunDir, sampler: 
     feed.next_batch(0)
     rate(run, "x", 0.0)
     feed.next_batch(0)
-    assert (told(run)["waiting"], told(run)["refused"]) == (0, {"neutral": 1})
+    assert (feed_counts(run)["waiting"], feed_counts(run)["refused"]) == (0, {"neutral": 1})
 
 
 def test_a_rating_of_a_trained_turn_trains_it_no_second_time(run: RunDir, sampler: Sampler) -> None:

@@ -8,7 +8,7 @@ from clawctl.run.directory import RunDir
 from clawctl.train.feed import Feed
 from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
-from tests.train.feeding import ids_of, make_feed, rate, told
+from tests.train.feeding import feed_counts, ids_of, make_feed, rate
 from tests.train.tiny import Sampler, publish_shard, publish_turns, texts_of
 
 
@@ -28,7 +28,7 @@ def test_the_rows_of_a_merged_shard_are_known_and_cause_no_warning(run: RunDir, 
     feed.mark_done(ids_of(feed.next_batch(0)), "trained")
     merged = merge(run, ["1", "2"])
     assert feed.next_batch(1) is None
-    assert told(run)["refused"] == {"neutral": 1}
+    assert feed_counts(run)["refused"] == {"neutral": 1}
     rate(run, "y", 1.0)  # its row is found where it lies now
     (sample,) = feed.next_batch(1).samples
     assert (sample.turn_id, sample.stem, sample.reward) == ("y", merged, 1.0)
@@ -42,7 +42,7 @@ def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_ot
     merge(run, ["1", "2"])
     feed.next_batch(0)
     assert sorted(turn.sample.turn_id for turn in feed.queue.waiting) == ["x", "y"]
-    assert told(run)["refused"] == {}
+    assert feed_counts(run)["refused"] == {}
 
 
 def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDir, sampler: Sampler) -> None:
@@ -53,11 +53,11 @@ def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDi
     trained = []
     for waiting in (6, 6, 6, 3):  # two batches, however small `read_ahead` is
         batch = feed.next_batch(0)
-        assert told(run)["waiting"] == waiting
+        assert feed_counts(run)["waiting"] == waiting
         trained += ids_of(batch)
         feed.mark_done(ids_of(batch), "trained")
     assert trained == [f"{stem}{i:02d}" for stem in "abcd" for i in range(3)]
-    assert told(run)["used"] == 12
+    assert feed_counts(run)["used"] == 12
     assert feed.next_batch(0) is None
 
 
@@ -68,7 +68,7 @@ def test_a_stale_backlog_does_not_hide_newer_turns(run: RunDir, sampler: Sampler
     settings = TrainConfig.model_validate({"batch_turns": 2, "max_staleness": 8})
     feed = Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}), read_ahead=4)
     assert ids_of(feed.next_batch(9)) == ["d00", "d01"]
-    assert told(run)["refused"] == {"stale": 12}
+    assert feed_counts(run)["refused"] == {"stale": 12}
 
 
 def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_nothing(run: RunDir, sampler: Sampler) -> None:
@@ -82,8 +82,8 @@ def test_a_rating_of_a_turn_that_was_trained_or_whose_shard_was_deleted_changes_
     for turn_id in "xyz":
         rate(run, turn_id, 1.0)
     assert feed.next_batch(1) is None
-    assert told(run)["used"] == 1
-    assert told(run)["refused"] == {"neutral": 2}
+    assert feed_counts(run)["used"] == 1
+    assert feed_counts(run)["refused"] == {"neutral": 2}
 
 
 def waiting_while_trained(feed: Feed) -> tuple[list[str], int]:
@@ -116,7 +116,7 @@ def test_a_damaged_piece_costs_the_rows_after_it_and_nothing_is_trained_twice(ru
     path.write_bytes(data)
     feed = make_feed(run, sampler, batch_turns=2)
     assert waiting_while_trained(feed)[0] == names[:6] + names[12:]
-    assert told(run)["unreadable_shards"] == 1
+    assert feed_counts(run)["unreadable_shards"] == 1
     assert not path.exists()
     publish_turns(run, sampler, 4, "b")  # collect publishes again what was in it
     assert waiting_while_trained(feed)[0] == names[6:8]
@@ -127,7 +127,7 @@ def test_an_intake_that_lags_takes_in_no_more_of_a_merged_shard_than_the_next_ba
     settings = TrainConfig.model_validate({"batch_turns": 2})
     feed = Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), {}), read_ahead=5)
     assert waiting_while_trained(feed) == (names, 6)  # four and the two of the last shard
-    assert told(run)["refused"] == {}
+    assert feed_counts(run)["refused"] == {}
     assert feed.next_batch(0) is None
 
 
@@ -143,8 +143,8 @@ def test_of_turns_that_no_step_can_use_no_more_than_a_few_columns_are_read(run: 
         path.write_bytes(data)
     feed = make_feed(run, sampler, used, batch_turns=2)
     assert waiting_while_trained(feed)[0] == ["d00", "d01"]
-    assert told(run)["refused"] == {"untrainable": 2}
-    assert told(run)["unreadable_shards"] == 0
+    assert feed_counts(run)["refused"] == {"untrainable": 2}
+    assert feed_counts(run)["unreadable_shards"] == 0
 
 
 def test_a_turn_without_a_reaction_that_was_rated_before_it_is_read_is_trained(run: RunDir, sampler: Sampler) -> None:
@@ -153,4 +153,4 @@ def test_a_turn_without_a_reaction_that_was_rated_before_it_is_read_is_trained(r
     rate(run, "a01", 1.0)
     feed = make_feed(run, sampler, batch_turns=1)
     assert ids_of(feed.next_batch(0)) == ["a01"]
-    assert told(run)["refused"] == {"untrainable": 1}
+    assert feed_counts(run)["refused"] == {"untrainable": 1}

@@ -18,7 +18,7 @@ from clawctl.run.reward import PRACTICE
 from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import UNKNOWN, write_turns, write_verdicts
 from clawctl.train.admission import Admission, TurnRefused
-from tests.train.feeding import ids_of, make_feed, told
+from tests.train.feeding import feed_counts, ids_of, make_feed
 from tests.train.tiny import HINT, Sampler, publish_shard, texts_of
 
 METHOD: dict[str, Any] = {"method": "opd_topk", "teacher": "base", "lora": {"rank": 4}}
@@ -263,7 +263,7 @@ def test_the_teachers_answers_do_not_become_stale_and_the_policys_do(run: RunDir
     batch = feed.next_batch(5)
     assert sorted(ids_of(batch)) == ["elsewhere2", "elsewhere4", "told0", "told3"]
     assert {sample.policy_version for sample in batch.samples} == {5}
-    assert told(run)["refused"] == {"stale": 1}
+    assert feed_counts(run)["refused"] == {"stale": 1}
 
 
 def test_readers_and_merging_agree_with_the_trainer(run: RunDir, sampler: Sampler) -> None:

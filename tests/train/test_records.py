@@ -23,8 +23,8 @@ from tests.trainers.local.test_methods_in_a_step import train
 
 
 def records(run: RunDir, step: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = pq.read_table(run.train / "turns" / f"{step}.parquet").to_pylist()
-    return found
+    rows: list[dict[str, Any]] = pq.read_table(run.train / "turns" / f"{step}.parquet").to_pylist()
+    return rows
 
 
 def test_the_numbers_of_the_turns_add_up_to_the_loss_of_their_step(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -32,21 +32,21 @@ def test_the_numbers_of_the_turns_add_up_to_the_loss_of_their_step(run: RunDir, 
     train(run, model_path, baseline="mean", weight_opd=0.5, ratio_penalty=0.0, lr=1e-2)
     for row in read_rows(run):
         rows, loss = records(run, row["step"]), 0.0
-        assert sum(len(found["completion_ids"]) for found in rows) == row["trained_tokens"]
-        for found in rows:
-            turn = turns[found["turn_id"]]
-            assert found["completion_ids"] == turn.completion_ids
-            assert found["sampler_logprobs"] == pytest.approx(turn.logprobs, rel=1e-6)
-            assert found["staleness"] == row["step"] - 1
-            assert (found["teacher_logprobs"] is None) == ("opd" not in [term["name"] for term in found["terms"]])
-            for term in found["terms"]:
+        assert sum(len(turn_row["completion_ids"]) for turn_row in rows) == row["trained_tokens"]
+        for record in rows:
+            turn = turns[record["turn_id"]]
+            assert record["completion_ids"] == turn.completion_ids
+            assert record["sampler_logprobs"] == pytest.approx(turn.logprobs, rel=1e-6)
+            assert record["staleness"] == row["step"] - 1
+            assert (record["teacher_logprobs"] is None) == ("opd" not in [term["name"] for term in record["terms"]])
+            for term in record["terms"]:
                 for now, then, advantage, acts in zip(
-                    found["policy_logprobs"], found["sampler_logprobs"], term["advantages"], term["acting"], strict=True
+                    record["policy_logprobs"], record["sampler_logprobs"], term["advantages"], term["acting"], strict=True
                 ):
                     loss -= term["weight"] * acts * advantage * 2.718281828459045 ** (now - then) / term["tokens"]
                 if term["name"] == "binary":
                     assert term["advantages"] == pytest.approx(
-                        [found["reward"] - found["baseline"]] * len(turn.completion_ids or [])
+                        [record["reward"] - record["baseline"]] * len(turn.completion_ids or [])
                     )
         assert loss == pytest.approx(row["loss"], rel=1e-4)
 
@@ -82,8 +82,8 @@ def test_tensorboard_has_each_step_under_the_names_that_people_know(run: RunDir,
     events = EventAccumulator(str(run.train / "tensorboard")).Reload()
     rows = read_rows(run)
     for name in ("loss/total", "loss/binary", "loss/opd", "reward/mean", "reward/std", "gradient/norm", "learning_rate"):
-        found = [(event.step, event.value) for event in events.Scalars(name)]
-        assert found == [(row["step"], pytest.approx(metrics_of(row)[name], rel=1e-6, abs=1e-9)) for row in rows], name
+        points = [(event.step, event.value) for event in events.Scalars(name)]
+        assert points == [(row["step"], pytest.approx(metrics_of(row)[name], rel=1e-6, abs=1e-9)) for row in rows], name
     links = [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors("page")]
     assert links == [(row["step"], f"http://127.0.0.1:30080/version?n={row['version']}") for row in rows]
 
@@ -152,10 +152,10 @@ def test_values_that_were_not_measured_are_omitted() -> None:
     )
     row |= dict.fromkeys(("trained_tokens_per_s", "tree_saving", "tflops", "peak_memory_bytes"), 1.0)
     unknown = dict.fromkeys(("reward_mean", "reward_std", "mismatch_mean", "mismatch_max", "mfu"))
-    found = metrics_of({**row, **unknown, "ratio_quantiles": quantiles, "terms": {"opd_topk": term}})
-    assert "reward/mean" not in found
-    assert "advantage/opd_topk/p50" not in found
-    assert (found["loss/opd_topk"], found["divergence/opd_topk/p50"]) == (1.0, 0.0)
+    metrics = metrics_of({**row, **unknown, "ratio_quantiles": quantiles, "terms": {"opd_topk": term}})
+    assert "reward/mean" not in metrics
+    assert "advantage/opd_topk/p50" not in metrics
+    assert (metrics["loss/opd_topk"], metrics["divergence/opd_topk/p50"]) == (1.0, 0.0)
 
 
 def test_the_documents_name_every_key_of_a_row(run: RunDir, sampler: Sampler, model_path: Path) -> None:

@@ -38,9 +38,9 @@ def test_two_processes_make_the_same_weights_as_one(tmp_path: Path, sampler: Sam
     done = subprocess.run(together, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for version in (1, 2):
-        one, two = (load_file(run.version_folder(version) / "model.safetensors") for run in runs)
-        for name, value in one.items():
-            torch.testing.assert_close(value, two[name], atol=1e-6, rtol=0)
+        first, second = (load_file(run.version_folder(version) / "model.safetensors") for run in runs)
+        for name, value in first.items():
+            torch.testing.assert_close(value, second[name], atol=1e-6, rtol=0)
     alone, shared = (read_rows(run) for run in runs)
     for mine, theirs in zip(alone, shared, strict=True):
         assert theirs["loss"] == pytest.approx(mine["loss"], rel=1e-5)

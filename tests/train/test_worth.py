@@ -10,7 +10,7 @@ from clawctl.run.reward import OUTCOME, RATING
 from clawctl.run.shards import write_turns, write_verdicts
 from clawctl.train.advantages.gae import session_credits
 from clawctl.train.advantages.grpo import TurnReward
-from tests.train.feeding import make_feed, rate, rewards_of, told
+from tests.train.feeding import feed_counts, make_feed, rate, rewards_of
 from tests.train.tiny import Sampler, verdict
 
 
@@ -46,7 +46,7 @@ def test_a_rating_that_comes_late_outranks_an_outcome(run: RunDir, sampler: Samp
     rate(run, "t1", -0.5)
     rate(run, "t2", 0.0)  # neutral: nothing to train, although the environment liked it
     assert feed.next_batch(0) is None
-    assert told(run)["refused"] == {"neutral": 1}
+    assert feed_counts(run)["refused"] == {"neutral": 1}
 
 
 def test_a_nan_reward_is_refused_and_does_not_change_the_credit_of_other_turns(run: RunDir, sampler: Sampler) -> None:
@@ -54,7 +54,7 @@ def test_a_nan_reward_is_refused_and_does_not_change_the_credit_of_other_turns(r
     batch = make_feed(run, sampler, method="grpo", group_size=3, batch_turns=2, group_std=False).next_batch(0)
     assert batch is not None
     assert {sample.turn_id: sample.credit for sample in batch.samples} == {"t0": 1.0, "t1": -1.0}
-    assert told(run)["refused"] == {"reward is not a number": 1}
+    assert feed_counts(run)["refused"] == {"reward is not a number": 1}
 
 
 def test_an_outcome_counts_once_in_the_credit_of_a_session() -> None:

@@ -82,10 +82,10 @@ class Sampler:
         generator = torch.Generator().manual_seed(seed)
         ids, logprobs, cache = list(prompt), [], None
         step = torch.tensor([ids])
-        for place in range(tokens if sets is None else len(sets.which)):
+        for position in range(tokens if sets is None else len(sets.which)):
             out = self.model(input_ids=step, past_key_values=cache, use_cache=True)
             cache = out.past_key_values
-            scaled = (only(out.logits[0, -1].float(), sets, place) / temperature).log_softmax(-1)
+            scaled = (only(out.logits[0, -1].float(), sets, position) / temperature).log_softmax(-1)
             token = int(torch.multinomial(scaled.exp(), 1, generator=generator))
             logprobs.append(float(scaled[token]))
             ids.append(token)
@@ -102,11 +102,11 @@ class Sampler:
         return replace(turn, **changes)
 
 
-def only(logits_V: torch.Tensor, sets: Allowed | None, place: int) -> torch.Tensor:
+def only(logits_V: torch.Tensor, sets: Allowed | None, position: int) -> torch.Tensor:
     """The logits, with minus infinity for what may not be drawn in a place."""
-    if sets is None or sets.which[place] < 0:
+    if sets is None or sets.which[position] < 0:
         return logits_V
-    bits = np.unpackbits(np.frombuffer(sets.sets[sets.which[place]], np.uint8), bitorder="little", count=len(logits_V))
+    bits = np.unpackbits(np.frombuffer(sets.sets[sets.which[position]], np.uint8), bitorder="little", count=len(logits_V))
     return logits_V.masked_fill(torch.from_numpy(bits == 0), float("-inf"))
 
 
@@ -117,7 +117,7 @@ def make_sets(vocabulary: int, sizes: list[int], seed: int = 0) -> Allowed:
         bits = np.zeros(32 * ((vocabulary + 31) // 32), np.uint8)
         bits[choose.permutation(vocabulary)[:size]] = 1
         distinct.append(np.packbits(bits, bitorder="little").tobytes())
-    which = [-1 if size == 0 else place for place, size in enumerate(sizes)]
+    which = [-1 if size == 0 else index for index, size in enumerate(sizes)]
     return Allowed(vocabulary, tuple(which), tuple(distinct))
 
 

@@ -19,10 +19,10 @@ def test_the_header_of_a_picture_gives_as_many_tokens_as_transformers_makes_of_i
     reader: ImageReader, size: tuple[int, int]
 ) -> None:
     content = picture(0, *size)
-    found = size_in_header(content)
-    assert found == size
+    read_size = size_in_header(content)
+    assert read_size == size
     made = reader.picture(content)
-    assert (made.rows, made.columns) == reader.size(*found)
+    assert (made.rows, made.columns) == reader.size(*read_size)
     assert len(made.pixels) == made.tokens * reader.merge**2
 
 
@@ -62,14 +62,14 @@ def test_positions_and_logits_are_those_of_transformers(vision_path: Path, reade
     prepare(model)
     pictures = [reader.picture(picture(1)), reader.picture(picture(2, 40, 16))]
     marked = [15, 16, reader.begin, -1, reader.end, 19, 10, reader.begin, -1, reader.end, 17]
-    ids, images = expand(marked, -1, reader.placeholder, [(b"", each.tokens) for each in pictures])
-    ours = inputs_of(model, reader, ids, [(image.start, each) for image, each in zip(images, pictures, strict=True)])
+    ids, images = expand(marked, -1, reader.placeholder, [(b"", picture.tokens) for picture in pictures])
+    ours = inputs_of(model, reader, ids, [(image.start, picture) for image, picture in zip(images, pictures, strict=True)])
     theirs: dict[str, Any] = {
         "input_ids": torch.tensor([ids]),
-        "image_grid_thw": torch.tensor([[1, 2 * each.rows, 2 * each.columns] for each in pictures]),
+        "image_grid_thw": torch.tensor([[1, 2 * picture.rows, 2 * picture.columns] for picture in pictures]),
         "mm_token_type_ids": torch.tensor([[int(token == reader.placeholder) for token in ids]]),
     }
     positions, _ = model.model.get_rope_index(**theirs)
     assert torch.equal(ours["position_ids"][1:], positions)
-    pixels = torch.from_numpy(np.concatenate([each.pixels for each in pictures]))
+    pixels = torch.from_numpy(np.concatenate([picture.pixels for picture in pictures]))
     torch.testing.assert_close(model(**ours).logits, model(**theirs, pixel_values=pixels).logits)

@@ -71,12 +71,14 @@ def logprobs_by_transformers(
     pictures = [reader.picture(file) for file in files]
     given: dict[str, Any] = {}
     if pictures:
-        own = torch.zeros_like(ids)
-        own[0, : len(prompt_ids)] = ids[0, : len(prompt_ids)] == reader.placeholder
+        marks = torch.zeros_like(ids)
+        marks[0, : len(prompt_ids)] = ids[0, : len(prompt_ids)] == reader.placeholder
         given = {
-            "pixel_values": torch.cat([torch.from_numpy(each.pixels) for each in pictures]),
-            "image_grid_thw": torch.tensor([[1, each.rows * reader.merge, each.columns * reader.merge] for each in pictures]),
-            "mm_token_type_ids": own,
+            "pixel_values": torch.cat([torch.from_numpy(picture.pixels) for picture in pictures]),
+            "image_grid_thw": torch.tensor(
+                [[1, picture.rows * reader.merge, picture.columns * reader.merge] for picture in pictures]
+            ),
+            "mm_token_type_ids": marks,
         }
     model.model.rope_deltas = None  # of another sequence
     logits = model(input_ids=ids, use_cache=False, **given).logits[0, len(prompt_ids) - 1 : -1].float() / temperature

@@ -57,17 +57,17 @@ class Announcements:
         self._objects.change(OBJECT, appended)
         self._due.unlink(missing_ok=True)
 
-    def since(self, place: Place) -> tuple[dict[str, str | None] | None, Place]:
+    def since(self, position: Place) -> tuple[dict[str, str | None] | None, Place]:
         """Return the names that were announced after `place` with their tags, and the new place. Tag None: look at the object.
         None instead of names: list the bucket.
         """
-        stored = self._objects.read(OBJECT, place.tag)
+        stored = self._objects.read(OBJECT, position.tag)
         if stored is None:
-            return {}, place  # unchanged, or nothing was ever announced
+            return {}, position  # unchanged, or nothing was ever announced
         journal = _journal(stored[0])
         new = Place(stored[1], journal["journal"], journal["count"])
-        missed = new.count - place.count
-        if place.journal != new.journal or not 0 <= missed <= len(journal["last"]):
+        missed = new.count - position.count
+        if position.journal != new.journal or not 0 <= missed <= len(journal["last"]):
             return None, new
         names: dict[str, str | None] = {}
         for name, tag in journal["last"][len(journal["last"]) - missed :]:

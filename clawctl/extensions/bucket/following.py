@@ -95,7 +95,7 @@ class HostFollower:
         A file appears under its name once its content is complete.
         """
         local = self._local.tags()  # before the listing: files published from now on may be missing in it
-        _, place = self._announcements.since(Place())
+        _, position = self._announcements.since(Place())
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
             self._bring(name, remote[name])
@@ -103,12 +103,12 @@ class HostFollower:
             self._remove_local(name)
         for stored in self._objects.list("forgotten/"):
             self._bring_request(stored.name)
-        self._place, self._listed_at = place, time.monotonic()
+        self._place, self._listed_at = position, time.monotonic()
         self.list_s = max(_LIST_S, _PAGE_S * len(remote) / 1000)
 
     def _catch_up(self) -> None:
         """Do what `refresh` does for the names that were announced since the last look. If some were missed, list."""
-        changed, place = self._announcements.since(self._place)
+        changed, position = self._announcements.since(self._place)
         if changed is None or time.monotonic() - self._listed_at >= self.list_s:
             return self.refresh()
         names = {key.removeprefix("run/"): tag for key, tag in changed.items() if key.startswith("run/")}
@@ -125,7 +125,7 @@ class HostFollower:
         for key in changed:
             if key.startswith("forgotten/"):
                 self._bring_request(key)
-        self._place = place
+        self._place = position
 
     def _bring(self, name: str, stored: StoredObject) -> None:
         if self._is_wanted(name) and self._local.tag(name) != stored.tag:

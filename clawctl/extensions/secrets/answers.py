@@ -114,10 +114,10 @@ def asks(text: str, by_person: bool = False) -> bool:
 def in_answer(question: str, text: str) -> Iterator[Span]:
     """Find everything in an answer that looks like what the question asks for."""
     wanted, text = _wanted(question), text[:_MOST_READ]
-    found = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
-    if not found and not _YES_OR_NO.match(_sentences(question)[0]):
-        found = list(_word(wanted, text))
-    again = {(match.start(), match.end()) for start, stop in found for match in re.finditer(re.escape(text[start:stop]), text)}
+    spans = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
+    if not spans and not _YES_OR_NO.match(_sentences(question)[0]):
+        spans = list(_word(wanted, text))
+    again = {(match.start(), match.end()) for start, stop in spans for match in re.finditer(re.escape(text[start:stop]), text)}
     end = 0
     for start, stop in sorted(again, key=lambda span: (span[0], -span[1])):
         if start >= end:
@@ -125,9 +125,9 @@ def in_answer(question: str, text: str) -> Iterator[Span]:
             end = stop
 
 
-def _candidates(wanted: Wanted, text: str, words: int) -> Iterator[tuple[int, int]]:
+def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[int, int]]:
     for match in _NUMBER.finditer(text):
-        if _is_code(text, match, words):
+        if _is_code(text, match, word_count):
             yield match.span()
     for match in (*_SPELLED.finditer(text), *_GROUPS.finditer(text)):
         yield match.span()
@@ -159,12 +159,12 @@ def _is_labelled(text: str, end: int, word: re.Match[str]) -> bool:
     return direct and len(word[0]) >= _SHORTEST_WORD and plain(word[0]) not in _ORDINARY
 
 
-def _is_code(text: str, match: re.Match[str], words: int) -> bool:
+def _is_code(text: str, match: re.Match[str], word_count: int) -> bool:
     """Whether digits are a code, and not a count, a date, or the number of something."""
     digits = re.sub("[ -]", "", match[0])
     before = TOKEN.findall(text[max(0, match.start() - 24) : match.start()].lower())[-2:]
-    told = words <= _MOST_WORDS or bool(before and (meaning_of(before[-1]) & Meaning.IS or before[-1] in _TELLING))
-    if _DATE.fullmatch(match[0]) or (len(match[0]) <= 4 and not told and (len(digits) == 3 or _YEAR.fullmatch(digits))):
+    is_announced = word_count <= _MOST_WORDS or bool(before and (meaning_of(before[-1]) & Meaning.IS or before[-1] in _TELLING))
+    if _DATE.fullmatch(match[0]) or (len(match[0]) <= 4 and not is_announced and (len(digits) == 3 or _YEAR.fullmatch(digits))):
         return False
     after = TOKEN.match(text[match.end() : match.end() + 24].lower().lstrip())
     as_number = bool(before) and (bool(meaning_of(before[-1]) & Meaning.IS) or before[-1] in _NUMBER_WORDS)
@@ -232,8 +232,8 @@ def _wanted(text: str) -> Wanted:
         return Wanted.NOTHING
     if wanted := _of(last) | _may_be_of(last):
         return wanted
-    words = len(last.split()) if " " in last else len(last) / 2
-    if (words > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
+    length = len(last.split()) if " " in last else len(last) / 2
+    if (length > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
         return Wanted.NOTHING
     return functools.reduce(or_, (_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence)), wanted)
 

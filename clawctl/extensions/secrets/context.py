@@ -60,9 +60,9 @@ def near_names(piece: Text) -> Iterator[Span]:
         if not _ODD.search(text, first, last) and text.count("-", first, last) < 3:
             continue
         for token in _TOKEN.findall(text, max(first, reached), last):
-            if not (known := _graded(token)):
+            if not (graded := _graded(token)):
                 continue
-            grade, begin, length = known
+            grade, begin, length = graded
             reached = _place_of(text, token, max(first, reached))
             start, end = reached + begin, reached + begin + length
             reached += len(token)

@@ -210,7 +210,7 @@ class _Region:
                 continue
             if len(run) == 1 and _SINO.fullmatch(self.text, run[0].start, run[0].end):
                 yield run[0].start, run[0].end, False
-            if len(run) >= 3 or (len(run) == 2 and any(each.meaning & Meaning.TWICE for each in run)):
+            if len(run) >= 3 or (len(run) == 2 and any(word.meaning & Meaning.TWICE for word in run)):
                 yield run[0].start, run[-1].end, False
             run = [word] if is_digit else []
 
@@ -289,7 +289,7 @@ class _Region:
             return False
         return not (
             word.meaning & (Meaning.OWNER | Meaning.LOCK)
-            and any(each.meaning & NAMES for each in self.words[max(0, before - 5) : before - 1])
+            and any(word.meaning & NAMES for word in self.words[max(0, before - 5) : before - 1])
         )
 
     def _floor(self, start: int) -> int:
@@ -312,8 +312,8 @@ class _Region:
     def _named(self, before: int, floor: int, start: int, joined: bool, value: str, spoken: bool) -> bool | None:
         """Whether the nearest name before the number makes it a code. None: there is no name."""
         steps = 0
-        for place in range(before - 1, -1, -1):
-            word = self.words[place]
+        for index in range(before - 1, -1, -1):
+            word = self.words[index]
             if word.start < floor or start - word.end > (110 if joined else 90) or steps > (15 if joined else 11):
                 return None
             steps += 1
@@ -332,42 +332,42 @@ class _Region:
             if counted and not joined:
                 return None if self.last > word.end else False
             soft = _SOFT.search(gap)
-            opened = any(each.meaning & (Meaning.OPENS | Meaning.IS) for each in self._between(word.end, start))
+            opened = any(other.meaning & (Meaning.OPENS | Meaning.IS) for other in self._between(word.end, start))
             if soft and not joined and not spoken and not soft.start() <= 2 and not opened:
                 return None
-            return self._is_plausible(place, floor, start, value, steps, joined)
+            return self._is_plausible(index, floor, start, value, steps, joined)
         return None
 
-    def _is_plausible(self, place: int, floor: int, start: int, value: str, steps: int, joined: bool) -> bool:
-        word, digits = self.words[place], sum(map(str.isdigit, value))
+    def _is_plausible(self, index: int, floor: int, start: int, value: str, steps: int, joined: bool) -> bool:
+        word, digits = self.words[index], sum(map(str.isdigit, value))
         spoken = not digits
         meaning = word.meaning
         sentence = self._between(floor, self._ceiling(start))
-        around = self.words[max(0, place - 2) : place + 3]
+        around = self.words[max(0, index - 2) : index + 3]
         harmless = any(
-            each.meaning & Meaning.HARMLESS
-            and not each.meaning & (Meaning.STRONG | Meaning.PASSWORD)
-            and word.start - each.end < 24
-            and each.start - word.end < 12
-            and each.end <= start
-            and not re.search(r"[,.;:\n]", self.text[min(each.end, word.end) : max(each.start, word.start)])
-            for each in around
+            other.meaning & Meaning.HARMLESS
+            and not other.meaning & (Meaning.STRONG | Meaning.PASSWORD)
+            and word.start - other.end < 24
+            and other.start - word.end < 12
+            and other.end <= start
+            and not re.search(r"[,.;:\n]", self.text[min(other.end, word.end) : max(other.start, word.start)])
+            for other in around
         )
         if harmless:
             return False
         if meaning & Meaning.WEAK and not meaning & (Meaning.STRONG | Meaning.PIN | Meaning.PASSWORD):
             stronger = [
-                each
-                for each in self.words[max(0, place - 2) : place + 2]
-                if each.meaning & (Meaning.STRONG | Meaning.PIN) and each.end <= start
+                other
+                for other in self.words[max(0, index - 2) : index + 2]
+                if other.meaning & (Meaning.STRONG | Meaning.PIN) and other.end <= start
             ]
             if stronger:
                 word, meaning = stronger[0], stronger[0].meaning
-        qualified = any(each is not word and each.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for each in sentence)
+        qualified = any(other is not word and other.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for other in sentence)
         if meaning & Meaning.STRONG:
             return digits >= 3 or spoken
         if digits == 3 and not meaning & (Meaning.PIN | Meaning.PASSWORD) and _is_status(self.text, word, start, value):
-            adjacent = self.words[place - 1] if place else word
+            adjacent = self.words[index - 1] if index else word
             return bool(adjacent.meaning & (Meaning.LOCK | Meaning.OWNER)) and word.start - adjacent.end == 1
         if meaning & Meaning.PIN:
             # A postal code in an Indian address
@@ -376,32 +376,34 @@ class _Region:
             if _NUMBERED_PIN.search(self.text, max(self.start, start - 120), start):  # a pin of a chip
                 return False
             return (digits >= 4 or spoken) and not any(
-                each.meaning & Meaning.HARMLESS for each in self._between(floor, word.start)[-4:]
+                other.meaning & Meaning.HARMLESS for other in self._between(floor, word.start)[-4:]
             )
         if meaning & Meaning.PASSWORD:
             near = steps <= 8 or joined
             least = (
                 3
-                if qualified and any(each.meaning & Meaning.LOCK for each in sentence)
+                if qualified and any(other.meaning & Meaning.LOCK for other in sentence)
                 else 4
                 if joined or qualified or steps <= 4
                 else 5
             )
             return near and (digits >= least or spoken) and (joined or qualified or steps <= 3)
-        if qualified and (digits > 3 or spoken or any(each.meaning & (Meaning.LOCK | Meaning.KEYBOX) for each in sentence)):
-            return not any(each.meaning & Meaning.HARMLESS for each in self._between(start, min(self._ceiling(start), start + 50)))
+        if qualified and (digits > 3 or spoken or any(other.meaning & (Meaning.LOCK | Meaning.KEYBOX) for other in sentence)):
+            return not any(
+                other.meaning & Meaning.HARMLESS for other in self._between(start, min(self._ceiling(start), start + 50))
+            )
         if qualified and digits == 3:
-            return any(each is not word and each.meaning & Meaning.OWNER for each in self.words[max(0, place - 2) : place + 6])
-        if joined and any(each.meaning & Meaning.YOURS for each in self.words[max(0, place - 3) : place]):
+            return any(other is not word and other.meaning & Meaning.OWNER for other in self.words[max(0, index - 2) : index + 6])
+        if joined and any(other.meaning & Meaning.YOURS for other in self.words[max(0, index - 3) : index]):
             return digits > 3 or spoken
-        if joined and any(each.meaning & Meaning.SECRECY for each in self._between(start, start + 70)):
+        if joined and any(other.meaning & Meaning.SECRECY for other in self._between(start, start + 70)):
             return digits > 3
         if re.fullmatch(r"[\"']?[ ]{0,2}[:=][ ]{0,2}[\"']?", self.text[word.end : start]):  # a setting of an alarm or a lock
             above = self._between(max(self.start, start - 160), word.start)
             return (
                 digits >= 4
-                and any(each.meaning & Meaning.LOCK for each in above)
-                and any(each.meaning & Meaning.OWNER | each.meaning & Meaning.LOCK for each in above)
+                and any(other.meaning & Meaning.LOCK for other in above)
+                and any(other.meaning & Meaning.OWNER | other.meaning & Meaning.LOCK for other in above)
             )
         return False
 
@@ -519,9 +521,9 @@ class _Region:
             if word.meaning & (Meaning.STRONG | Meaning.PIN | Meaning.PASSWORD):
                 return not re.match(r"[-_]?\w*[ ](?:length|policy|limit|format|rules?)", self.text[word.end : word.end + 20])
             if word.meaning & Meaning.WEAK and any(
-                each is not word and each.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for each in sentence
+                other is not word and other.meaning & (Meaning.LOCK | Meaning.OWNER | Meaning.KEYBOX) for other in sentence
             ):
-                return not any(each.meaning & Meaning.HARMLESS for each in sentence)
+                return not any(other.meaning & Meaning.HARMLESS for other in sentence)
         return False
 
 

@@ -54,7 +54,7 @@ def _after_codewords(piece: Text) -> Iterator[Span]:
             named = pattern.search(text, begin, at + 60)
             if named is None or named.start() > at + 2:
                 continue
-            yield from _value_after(text, named.end(), words=True)
+            yield from _value_after(text, named.end(), phrase=True)
             yield from _phrase_after(text, named.start(), named.end())
             break
 
@@ -70,7 +70,7 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
             or text[end : end + 1] in ("_", "(", "[")
         ):
             continue
-        yield from _value_after(text, end, words=False)
+        yield from _value_after(text, end, phrase=False)
         yield from _phrase_after(text, start, end)
 
 
@@ -150,10 +150,10 @@ def _security_answers(piece: Text) -> Iterator[Span]:
                 break
 
 
-def _value_after(text: str, end: int, words: bool) -> Iterator[Span]:
-    place = end
+def _value_after(text: str, end: int, phrase: bool) -> Iterator[Span]:
+    at = end
     for _ in range(3):
-        join = _JOIN.search(text, place, min(len(text), end + 70))
+        join = _JOIN.search(text, at, min(len(text), end + 70))
         if join is None:
             return
         gap = text[end : join.start()]
@@ -164,19 +164,19 @@ def _value_after(text: str, end: int, words: bool) -> Iterator[Span]:
         ):
             return
         if join[0].strip().lower() == "to" and _ENGLISH.search(text, max(0, end - 12), end) and not _CHANGED.search(gap):
-            place = join.end()
+            at = join.end()
             continue
         value = _QUOTED.match(text, join.end())
-        if value is not None and _may_be_quoted(value["value"], words, gap):
+        if value is not None and _may_be_quoted(value["value"], phrase, gap):
             yield Span(*value.span("value"), "password")
             return
         match = _TOLD.match(text, join.end())
         if match is not None:
             bare = match["value"].rstrip(".,;:?)'’*_")
-            if _is_disclosed(bare, words, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
+            if _is_disclosed(bare, phrase, gap) and (not bare.isalpha() or _ENDS.match(text, match.start("value") + len(bare))):
                 yield Span(match.start("value"), match.start("value") + len(bare), "password")
                 return
-        place = join.end()
+        at = join.end()
 
 
 _NEXT_FIELD = regex(r"[\"'`],")  # `"password":"***","ip":`
@@ -184,7 +184,7 @@ _ENGLISH = regex(r"(?i)(?:password|passphrase|passcode|passwd|pass|pw)s?$")
 _CHANGED = regex(r"(?i)(?:chang|updat|rotat|alter|switch)ed\b|\b(?:set|reset|now|back|it|this|equals?|equal)\b")
 
 
-def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
+def _may_be_quoted(value: str, phrase: bool, gap: str) -> bool:
     folded = plain(value)
     if (
         is_stand_in(value, quoted=True)
@@ -194,7 +194,7 @@ def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
         or value.count(" ") > 4
     ):
         return False
-    if words:
+    if phrase:
         return True
     return (
         len(gap.split()) >= 1
@@ -210,7 +210,7 @@ def _may_be_quoted(value: str, words: bool, gap: str) -> bool:
 _PERSONAL = Meaning.LOCK | Meaning.OWNER | Meaning.YOURS
 
 
-def _is_disclosed(value: str, words: bool, gap: str) -> bool:
+def _is_disclosed(value: str, phrase: bool, gap: str) -> bool:
     """Whether the value is a password. `words`: its name promises a word."""
     if (
         not 4 <= len(value) <= 64
@@ -223,7 +223,7 @@ def _is_disclosed(value: str, words: bool, gap: str) -> bool:
     if re.search(r"[()\[\]{}<>=\\]|://|::|\.\w{1,4}$|^[-$%/.@]|\w/\w", value):
         return False
     if value.isalpha():
-        if words:
+        if phrase:
             return (value[0].isupper() or not value.isascii() or len(value) >= 5) and not _ENDINGS.search(value)
         if not value.isascii() and value[0].lower() == value[0]:
             return False

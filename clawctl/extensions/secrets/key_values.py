@@ -284,9 +284,9 @@ def _values_before(text: str, begin: int) -> Iterator[Span]:
     if not text.endswith(" ", 0, begin):
         return
     words = text[max(0, begin - 96) : begin].split()
-    for place in range(len(words) - 1, max(0, len(words) - 5), -1):
-        if words[place].lower() in _COPULAS:
-            word = words[place - 1]
+    for index in range(len(words) - 1, max(0, len(words) - 5), -1):
+        if words[index].lower() in _COPULAS:
+            word = words[index - 1]
             value = word.strip("\"'`")
             if is_stronger_password(value) or (word != value and is_strong_password(value, 6)):
                 start = text.rfind(value, max(0, begin - 96), begin)
@@ -358,7 +358,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
             if kind == "key"
             else is_strong_password(cell) or (alone and (_NUMBER.fullmatch(cell) or is_words(cell)))
         ):
-            start = at + sum(len(each) + 1 for each in cells[:column])
+            start = at + sum(len(cell) + 1 for cell in cells[:column])
             start = text.find(cell, start)
             yield Span(start, start + len(cell), "password")
         if stop < 0:

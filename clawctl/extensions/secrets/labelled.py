@@ -291,7 +291,7 @@ def in_chains(piece: Text) -> Iterator[Span]:
     if b'""' not in quotes or not _JOIN.search(text):
         return
     for match in _CHAIN.finditer(text):
-        literals = [(match.start() + each.start() + 1, each[0][1:-1]) for each in _PARTS.finditer(match[0])]
+        literals = [(match.start() + part.start() + 1, part[0][1:-1]) for part in _PARTS.finditer(match[0])]
         if any(_POLICY.fullmatch(literal) for _, literal in literals):
             continue
         joined = "".join(literal for _, literal in literals)

@@ -62,8 +62,8 @@ def _opaque_part(path: str) -> int | None:
     at = 0
     for part in path.split("/"):
         if any(
-            len(each) >= 16 and (is_opaque(each) or is_strong_key(each) or UUID_ALONE.fullmatch(each))
-            for each in re.split("[:@]", part)
+            len(piece) >= 16 and (is_opaque(piece) or is_strong_key(piece) or UUID_ALONE.fullmatch(piece))
+            for piece in re.split("[:@]", part)
         ):
             return at
         at += len(part) + 1

@@ -157,8 +157,8 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     before, behind = text[line:start], text[end:last]
     if len(_CODE_SIGN.findall(before)) + len(_CODE_SIGN.findall(behind)) > 2 or before.count('"') + behind.count('"') > 4:
         return False
-    words = len(_WORD.findall(before)) + len(_WORD.findall(behind))
-    if words < 3 and not (_SPACELESS.search(before) or _SPACELESS.search(behind)):
+    count = len(_WORD.findall(before)) + len(_WORD.findall(behind))
+    if count < 3 and not (_SPACELESS.search(before) or _SPACELESS.search(behind)):
         return False
     lead = lower[max(line, start - 90) : start]
     if _OTHER.search(lead):
@@ -167,7 +167,7 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     if shape == STRONG:
         near = lower[max(line, start - 100) : min(last, end + 60)]
         return _ACCESS.search(near) is not None and (
-            _JOIN.search(lead[-24:]) is not None or _LABEL.search(near) is not None or words >= 5
+            _JOIN.search(lead[-24:]) is not None or _LABEL.search(near) is not None or count >= 5
         )
     if _LABEL.search(clause[-56:]) and not _CODE_SIGN.search(clause[-56:]):
         return True

@@ -145,7 +145,7 @@ class Anchors:
 
     def positions(self, piece: Text) -> list[int]:
         """Return the positions of the anchors, in order."""
-        places = [place for _, at in self.occurrences(piece) for place in at] if piece.present & self.bit else []
+        places = [position for _, at in self.occurrences(piece) for position in at] if piece.present & self.bit else []
         return sorted(places + [at for word in self.beyond for at in positions_of(piece.lower, word)] if piece.beyond else places)
 
     def occurrences(self, piece: Text) -> list[tuple[str, list[int]]]:
@@ -154,7 +154,7 @@ class Anchors:
             return []
         places = piece.places
         if len(places) < len(self.anchors):
-            return [found for found in places.items() if found[0] in self.anchors]
+            return [item for item in places.items() if item[0] in self.anchors]
         return [(anchor, places[anchor]) for anchor in self.anchors if anchor in places]
 
 

@@ -82,8 +82,8 @@ async def work(endpoint: Endpoint, sandbox: Sandbox, agent: OwnAgent, instructio
 
     Raises Refused and SandboxFailed.
     """
-    asked = {"role": "user", "content": instruction}
-    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, *agent.solved, asked]
+    request = {"role": "user", "content": instruction}
+    messages: list[dict[str, Any]] = [{"role": "system", "content": SYSTEM}, *agent.solved, request]
     reply, end, steps = "", time.monotonic() + seconds, dict[str, float]()
     async with new_client(endpoint) as client:
         for turn in range(agent.max_turns):

@@ -74,6 +74,6 @@ async def _check(task: Spec, name: str, has_solution: bool, solve: Callable[[Spe
 def _missing_module(task: object, log: str) -> str | None:
     """The module that the tests of a solved task could not import, if it is none of the task's own."""
     files = {**getattr(task, "files", {}), **getattr(task, "seed", {}), **getattr(task, "solution", {})}
-    own = {part for path in files for part in (*Path(path).parts[:-1], Path(path).stem)}
+    parts = {part for path in files for part in (*Path(path).parts[:-1], Path(path).stem)}
     missing = (match[1].split(".")[0] for match in _MISSING.finditer(log))
-    return next((name for name in missing if name not in own), None)
+    return next((name for name in missing if name not in parts), None)

@@ -150,9 +150,9 @@ class FollowedRun:
         self._prepare(self.snapshot)
         stamps, due = _stamps(run), time.monotonic() + _IDLE_S
         for _ in changes([folder for folder in folders if folder.exists()], self._stop, _POLL_S, step_ms=100):
-            stamps, before, began, known = _stamps(run), stamps, time.monotonic(), self.progress
+            stamps, before, began, progress = _stamps(run), stamps, time.monotonic(), self.progress
             self.progress = read_progress(run)
-            self.changed += self.progress != known
+            self.changed += self.progress != progress
             if stamps == before and began < due:
                 continue
             try:
@@ -215,9 +215,9 @@ class FollowedRun:
             elif index >= 0:
                 left.append(index)
         begins = joined.parents_of(np.array(left, np.int64)) == 0
-        for own, is_first in ((np.array(left, np.int64)[begins], True), (np.array(left, np.int64)[~begins], False)):
+        for indices, is_first in ((np.array(left, np.int64)[begins], True), (np.array(left, np.int64)[~begins], False)):
             wanted = ("turn_id", "response", "next_state", *(["messages"] if is_first else []))
-            for row in joined.turns.read(joined.place[own], wanted).values():
+            for row in joined.turns.read(joined.place[indices], wanted).values():
                 titles[row["turn_id"]] = title_of(row, request_of(row["messages"]) if is_first else None)
         return titles
 
@@ -235,9 +235,9 @@ def _stamps(run: RunDir) -> list[tuple[str, int, int]]:
     growing = [path for folder in (run.captures, run.feedback, run.episodes) for path in published(folder, ".jsonl")]
     single = [run.server, run.position, *sorted(run.logs.glob("*.log"))]
     whole = [run.trajectories, run.verdicts, run.quarantine, run.notes, *run.notes.glob("*/")]
-    for own in map(run.of, policy_names(run)):
-        single += [own.steps, own.feed_counts, own.refusals]
-        whole += [own.ledger, own.policies, own.eval]
+    for policy_run in map(run.of, policy_names(run)):
+        single += [policy_run.steps, policy_run.feed_counts, policy_run.refusals]
+        whole += [policy_run.ledger, policy_run.policies, policy_run.eval]
     stamps = []
     for path in (*growing, *single, *whole):
         with suppress(FileNotFoundError):

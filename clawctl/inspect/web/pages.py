@@ -362,7 +362,7 @@ class Pages(ComparePage):
         episodes = [(episode, episode.ending(now)) for episode in snapshot.episodes if episode.spec.plan == plan.plan]
         episodes = [(episode, ending) for episode, ending in episodes if wanted in (None, ending)][::-1]
         shown = episodes[(page - 1) * _PER_PAGE : page * _PER_PAGE]
-        names = {(one.spec.session_id, one.spec.key) for one, _ in shown}
+        names = {(episode.spec.session_id, episode.spec.key) for episode, _ in shown}
         return self._page(
             "episodes.html",
             "/environments",

@@ -106,8 +106,8 @@ class TalkPage(Buttons):
     async def say(self, request: Request) -> Response:
         """A message. With the field `stream`, the answer is lines of JSON as it arrives; otherwise the page when it is complete."""
         form = request.state.form
-        words, talk = form.get("words", "").strip()[:_LONGEST], self._talks.get(form.get("id", ""))
-        if not words:
+        message, talk = form.get("words", "").strip()[:_LONGEST], self._talks.get(form.get("id", ""))
+        if not message:
             raise HTTPException(400, "the message is empty")
         try:
             if talk is not None and talk.is_busy:
@@ -117,7 +117,7 @@ class TalkPage(Buttons):
         except ClawError as error:
             return self._problem(error, "/talk")
         number = len(talk.said)
-        lines = self._answered(talk, words, endpoints)
+        lines = self._answered(talk, message, endpoints)
         if form.get("stream") == "yes":
             return StreamingResponse(lines, media_type="application/x-ndjson")
         async for _ in lines:
@@ -140,22 +140,22 @@ class TalkPage(Buttons):
     def _endpoint(self, version: int | None = None) -> Endpoint:
         return own_endpoint(self._run, load_recipe(recipe_file(self._run.root)), version)
 
-    async def _answered(self, talk: Talk, words: str, endpoints: list[Endpoint]) -> AsyncIterator[bytes]:
+    async def _answered(self, talk: Talk, message: str, endpoints: list[Endpoint]) -> AsyncIterator[bytes]:
         """Ask each side, and yield what arrives. If the browser leaves, the requests end."""
         live, number, pieces = readable_live(self._run), len(talk.said), asyncio.Queue[dict[str, Any]]()
         answers = [
             TalkAnswer(
                 version=live if side.version is None else side.version,
                 counts=side.version is None,
-                element=f"a-{number}-{place}",
+                element=f"a-{number}-{index}",
                 pieces=pieces,
             )
-            for place, side in enumerate(talk.sides)
+            for index, side in enumerate(talk.sides)
         ]
-        talk.said.append((words, answers))
+        talk.said.append((message, answers))
         asking = []
         for side, answer, endpoint in zip(talk.sides, answers, endpoints, strict=True):
-            side.messages.append({"role": "user", "content": words})
+            side.messages.append({"role": "user", "content": message})
             asking.append(asyncio.create_task(_ask(side, answer, endpoint)))
         try:
             yield orjson.dumps({"talk": talk.id, "html": self._exchange(talk, number)}) + b"\n"

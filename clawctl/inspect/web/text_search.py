@@ -89,15 +89,15 @@ class TextIndex:
         """Turns that contain `text`, newest shards first, within a time limit. Case matters if `text` has capital letters."""
         deadline = time.monotonic() + _PATIENCE_S
         order = [path for path in sorted(stamps, reverse=True) if after is None or path.stem < after]
-        found, ignore_case = [np.empty(0, np.uint64)], text == text.lower()
+        ids, ignore_case = [np.empty(0, np.uint64)], text == text.lower()
         for number, path in enumerate(order):
             if number and time.monotonic() > deadline:
-                return TextMatches(np.concatenate(found), len(order) - number, order[number - 1].stem)
+                return TextMatches(np.concatenate(ids), len(order) - number, order[number - 1].stem)
             shard = self._shard(path, stamps)
             if shard is not None:
                 hits = pc.match_substring(shard.texts, text, ignore_case=ignore_case).to_numpy(zero_copy_only=False)
-                found.append(shard.ids[hits])
-        return TextMatches(np.concatenate(found), 0, None)
+                ids.append(shard.ids[hits])
+        return TextMatches(np.concatenate(ids), 0, None)
 
 
 def _read(path: Path, stamp: Stamp) -> _Shard:

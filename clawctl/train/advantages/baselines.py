@@ -33,8 +33,8 @@ class Baselines:
     def _trim(self, keys: Set[str]) -> None:
         """For each of the keys, keep only the kinds that were seen last."""
         for key in keys:
-            own = [kind for kind in self.means if _key(kind) == key]
-            for kind in own[: max(0, len(own) - MAX_KINDS)]:
+            kinds = [kind for kind in self.means if _key(kind) == key]
+            for kind in kinds[: max(0, len(kinds) - MAX_KINDS)]:
                 del self.means[kind]
 
 

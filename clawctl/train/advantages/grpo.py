@@ -98,13 +98,13 @@ def session_returns(turns: Sequence[TurnReward], gamma: float) -> dict[str, floa
     for turn in sorted(turns, key=lambda turn: -turn.turn_index):  # a child's index is its parent's plus one
         followers = children.get(turn.turn_id, [])
         after = [worth[child.turn_id] for child in followers if child.turn_id in worth]
-        own = turn.reward or 0.0
+        reward = turn.reward or 0.0
         if any(child.turn_id in ended for child in followers):
-            own -= turn.outcome or 0.0
+            reward -= turn.outcome or 0.0
             ended.add(turn.turn_id)
         elif turn.outcome is not None:
             ended.add(turn.turn_id)
-        worth[turn.turn_id] = own + gamma * (sum(after) / len(after) if after else 0.0)
+        worth[turn.turn_id] = reward + gamma * (sum(after) / len(after) if after else 0.0)
     return {turn.turn_id: worth[turn.turn_id] for turn in turns if turn.reward is not None}
 
 

@@ -74,8 +74,8 @@ def measuring(policy: PolicyModel, batch: Microbatch, turns: int) -> Iterator[Te
     """The squared sizes of the first `turns` branches of `batch`: [turns]. They are 0 until a backward pass is made inside this
     context."""
     squares = torch.zeros(turns, device=policy.device)
-    own = _Own.of(batch, turns)
-    hooks = [module.register_forward_hook(functools.partial(_watch, own, squares)) for module in _measured(policy)]
+    positions = _Own.of(batch, turns)
+    hooks = [module.register_forward_hook(functools.partial(_watch, positions, squares)) for module in _measured(policy)]
     try:
         yield squares
     finally:
@@ -114,23 +114,23 @@ class _Own:
         return cls(index_KS, mask_KS, batch.ids_BT.numel(), last)
 
 
-def _watch(own: _Own, squares: Tensor, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+def _watch(positions: _Own, squares: Tensor, module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
     if torch.is_grad_enabled() and output.requires_grad:
-        output.register_hook(functools.partial(_note, own, squares, inputs[0].detach()))
+        output.register_hook(functools.partial(_note, positions, squares, inputs[0].detach()))
 
 
 @torch.no_grad()
-def _note(own: _Own, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
+def _note(positions: _Own, squares: Tensor, given: Tensor, gradient: Tensor) -> None:
     """Add one module's part of each turn's gradient. `given` are its inputs: states, or the ids of an embedding."""
     gradient_TE = gradient.flatten(0, -2)
     given_T = given.flatten() if not given.is_floating_point() else given.flatten(0, -2)
-    if len(gradient_TE) != own.tokens:
-        if own.last is None or len(gradient_TE) != own.last.tokens:
+    if len(gradient_TE) != positions.tokens:
+        if positions.last is None or len(gradient_TE) != positions.last.tokens:
             return
-        own = own.last
-    width = gradient_TE.shape[1] + (given_T.shape[1] if given_T.ndim > 1 else own.index_KS.shape[1])
-    turns = max(1, _AT_ONCE // (max(1, own.index_KS.shape[1]) * width))
-    parts = zip(own.index_KS.split(turns), own.mask_KS.split(turns), squares.split(turns), strict=True)
+        positions = positions.last
+    width = gradient_TE.shape[1] + (given_T.shape[1] if given_T.ndim > 1 else positions.index_KS.shape[1])
+    turns = max(1, _AT_ONCE // (max(1, positions.index_KS.shape[1]) * width))
+    parts = zip(positions.index_KS.split(turns), positions.mask_KS.split(turns), squares.split(turns), strict=True)
     for index_KS, mask_KS, squares_K in parts:
         gradient_KSE = gradient_TE[index_KS].float() * mask_KS[:, :, None]
         squares_K += _squares(given_T[index_KS], gradient_KSE)

@@ -186,8 +186,8 @@ def build_trie(branches: Sequence[Branch]) -> Trie:
         stack += [(child, branch_context) for child in largest_last[:-1]] + [(child, None) for child in largest_last[-1:]]
     both = list(zip(branches, bottoms, strict=True))
     before_scored = [_positions(bottom, branch.scored - 1, len(branch.ids) - 1) for branch, bottom in both]
-    own = [_positions(bottom, branch.own_start, len(branch.ids)) for branch, bottom in both]
-    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), before_scored, own)
+    own_positions = [_positions(bottom, branch.own_start, len(branch.ids)) for branch, bottom in both]
+    return Trie(np.concatenate(ids), np.concatenate(positions), np.concatenate(ends), tuple(runs), before_scored, own_positions)
 
 
 def _grow(branches: Sequence[Branch]) -> tuple[list[_Node], list[_Node]]:

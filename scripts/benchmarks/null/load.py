@@ -105,7 +105,7 @@ if __name__ == "__main__":
     count = uvloop.run(ask(given.port, given.model, given.key, given.stream, given.connections, given.seconds))
     took = time.perf_counter() - began
     ordered = sorted(count.latencies) or [0.0]
-    told = {
+    summary = {
         "rps": count.requests / took,
         "requests": count.requests,
         "failures": count.failures,
@@ -113,4 +113,4 @@ if __name__ == "__main__":
         "p50_ms": 1000 * ordered[len(ordered) // 2],
         "p99_ms": 1000 * ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)],
     }
-    print(json.dumps(told))
+    print(json.dumps(summary))

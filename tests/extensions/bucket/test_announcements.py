@@ -90,9 +90,9 @@ def test_of_two_changes_of_a_name_the_order_of_their_announcements_decides_nothi
     for changes, tag in ((late, "newer"), (early, "older")):
         changes.note("run/steps.jsonl", "run/" + tag)
         changes.announce(lambda _, tag=tag: tag)  # type: ignore[misc]
-    names, place = early.since(Place(journal=orjson.loads(objects.read(OBJECT)[0])["journal"]))  # type: ignore[index]
+    names, position = early.since(Place(journal=orjson.loads(objects.read(OBJECT)[0])["journal"]))  # type: ignore[index]
     assert names == {"run/steps.jsonl": None, "run/newer": "newer", "run/older": "older"}
-    assert place.count == 4
+    assert position.count == 4
 
 
 def test_names_that_two_hosts_announce_at_once_are_all_read(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_names_that_two_hosts_announce_at_once_are_all_read(tmp_path: Path) -> N
     hosts = [Announcements(objects, tmp_path / f"due-{number}") for number in range(4)]
     hosts[0].note("run/first")
     hosts[0].announce(lambda _: None)
-    _, place = hosts[0].since(Place())
+    _, position = hosts[0].since(Place())
 
     def announce(number: int) -> None:
         for step in range(20):
@@ -112,9 +112,9 @@ def test_names_that_two_hosts_announce_at_once_are_all_read(tmp_path: Path) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    names, place = hosts[0].since(place)
+    names, position = hosts[0].since(position)
     assert names == {f"run/{number}-{step}": None for number in range(4) for step in range(20)}
-    assert hosts[0].since(place) == ({}, place)
+    assert hosts[0].since(position) == ({}, position)
 
 
 def missed_too_much(objects: Objects, due: Path) -> None:
@@ -174,11 +174,11 @@ def test_a_request_to_forget_and_the_lines_that_it_removes_are_announced(hosts: 
     hosts.buckets[0].complete_removal("r1")
     hosts.buckets[0].rewrite_copies(lambda content: content.replace(b"one\n", b""))
     hosts.buckets[0].follower.announce()
-    own = CountingObjects.listed
+    listed = CountingObjects.listed
     hosts.buckets[1].follower.poll_once()
     assert hosts.buckets[1].pending_removals() == {"r1": b"{}"}
     assert (hosts.second.feedback / "w-1.jsonl").read_bytes() == b"two\n"
-    assert CountingObjects.listed == own
+    assert CountingObjects.listed == listed
     assert announced(hosts.buckets[0]._objects)[-1] == "run/feedback/w-1.jsonl"
 
 

@@ -133,13 +133,13 @@ def test_a_damaged_local_copy_is_fetched_again_and_the_bucket_keeps_its_shard(in
 
 def test_secrets_and_a_hosts_own_files_stay_on_the_host(in_bucket: Hosts) -> None:
     run = in_bucket.first
-    own = [run.api_key, run.api_keys, run.episode_key, run.position, run.trained_marks]
-    for path in own:
+    private = [run.api_key, run.api_keys, run.episode_key, run.position, run.trained_marks]
+    for path in private:
         publish_bytes(path, b"secret")
     in_bucket.poll()
     names = [stored.name for stored in in_bucket.buckets[0]._objects.list("")]
-    assert [name for name in names if any(path.name in name for path in own)] == []
-    assert not any((in_bucket.second.root / path.relative_to(run.root)).exists() for path in own)
+    assert [name for name in names if any(path.name in name for path in private)] == []
+    assert not any((in_bucket.second.root / path.relative_to(run.root)).exists() for path in private)
 
 
 def test_every_path_of_a_run_has_its_documented_kind() -> None:

@@ -91,12 +91,12 @@ def test_lost_answers_torn_uploads_and_throttling_do_not_change_the_winner(moto:
     proxy = Proxy(moto, seed=3, faults=0.3)
     for name, value in bucket_environment(proxy.port).items():
         monkeypatch.setenv(name, value)
-    one, two = (Objects(open_store("s3://chaos/faulty")) for _ in range(2))
+    first, second = (Objects(open_store("s3://chaos/faulty")) for _ in range(2))
     for number in range(6):
         name, won = f"s{number}", []
         writers = [
             threading.Thread(target=lambda objects=objects, text=text: won.append(objects.create(name, text) and text))  # noqa: B023
-            for objects, text in ((one, b"one" * 1000), (two, b"two" * 1000))
+            for objects, text in ((first, b"one" * 1000), (second, b"two" * 1000))
         ]
         for writer in writers:
             writer.start()
@@ -104,7 +104,7 @@ def test_lost_answers_torn_uploads_and_throttling_do_not_change_the_winner(moto:
             writer.join()
         winners = [text for text in won if text is not None]
         assert len(winners) == 1
-        assert one.read(name)[0] == winners[0]  # type: ignore[index]
+        assert first.read(name)[0] == winners[0]  # type: ignore[index]
     proxy.close()
     assert proxy.failed
 

@@ -44,13 +44,13 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         for name, value in bucket_environment(request.getfixturevalue("moto")).items():
             monkeypatch.setenv(name, value)
         store = open_store(f"s3://chaos/{request.node.name.partition('[')[0]}")
-    with two_hosts(store, tmp_path) as found:
-        yield found
+    with two_hosts(store, tmp_path) as pair:
+        yield pair
 
 
-def captured(turn_id: str, session: str, words: str, at: float = 1000.0) -> bytes:
+def captured(turn_id: str, session: str, text: str, at: float = 1000.0) -> bytes:
     row = {"exchange_id": turn_id, "key": "default", "created_at": at, "hints": {"session_id": session}}
-    return orjson.dumps({**row, "messages": [{"role": "user", "content": words}], "response": {"content": f"on {words}"}})
+    return orjson.dumps({**row, "messages": [{"role": "user", "content": text}], "response": {"content": f"on {text}"}})
 
 
 def fill(hosts: Hosts) -> None:
@@ -58,16 +58,16 @@ def fill(hosts: Hosts) -> None:
     first, second = hosts.first, hosts.second
     ensure_base_policy(first, "crafts")
     said = {"t1": ("gone", SECRET), "t2": ("stays", OTHER)}
-    turns = [turn(name, session, messages=[{"role": "user", "content": words}]) for name, (session, words) in said.items()]
+    turns = [turn(name, session, messages=[{"role": "user", "content": text}]) for name, (session, text) in said.items()]
     write_turns(first.turn_shard("s1"), turns)
     write_verdicts(first.verdict_shard("s1"), [verdict("t1", 1.0, f"about {SECRET}"), verdict("t2", 1.0, f"about {OTHER}")])
     publish_folder(first.checkpoint(1), lambda folder: write_turns(folder / "turns.parquet", turns))
     publish_bytes(first.quarantined("captures-x.jsonl"), captured("t1", "gone", SECRET))
     for run, turn_ids in ((first, ("t1", "t2")), (second, ("t3", "t4"))):
         writer, ratings = LineWriter(run.captures, rotate_bytes=1), LineWriter(run.feedback, 1 << 20)
-        for turn_id, (session, words) in zip(turn_ids, said.values(), strict=True):
-            writer.append(captured(turn_id, session, words))
-            ratings.append(orjson.dumps({"turn_id": turn_id, "session_id": session, "key": "default", "text": words}))
+        for turn_id, (session, message) in zip(turn_ids, said.values(), strict=True):
+            writer.append(captured(turn_id, session, message))
+            ratings.append(orjson.dumps({"turn_id": turn_id, "session_id": session, "key": "default", "text": message}))
         writer.append(captured(f"{turn_ids[0]}-last", "new", OTHER))  # the files before it are rotated
     hosts.poll()
 
@@ -78,7 +78,7 @@ def texts_in(data: bytes) -> str:
 
 def in_the_bucket(hosts: Hosts) -> str:
     objects = hosts.buckets[0]._objects
-    return "".join(texts_in(found[0]) for stored in objects.list("") if (found := objects.read(stored.name)) is not None)
+    return "".join(texts_in(content[0]) for stored in objects.list("") if (content := objects.read(stored.name)) is not None)
 
 
 def on_the_disk(run: RunDir) -> str:
@@ -95,8 +95,8 @@ def test_forget_reaches_every_object_and_each_hosts_own_files_before_its_next_co
     catch_up(hosts.second)
     hosts.poll()
     hosts.poll()
-    for words in (in_the_bucket(hosts), on_the_disk(hosts.first), on_the_disk(hosts.second)):
-        assert (SECRET in words, OTHER in words) == (False, True)
+    for text in (in_the_bucket(hosts), on_the_disk(hosts.first), on_the_disk(hosts.second)):
+        assert (SECRET in text, OTHER in text) == (False, True)
     for run in (hosts.first, hosts.second):
         assert read_turn_ids(run.turn_shard("s1")) == read_turn_ids(run.verdict_shard("s1")) == ["t2"]
         assert sum(len(path.read_bytes().splitlines()) for path in published(run.feedback, ".jsonl")) == 2, "t2 and t4, once each"

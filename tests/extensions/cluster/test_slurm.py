@@ -56,9 +56,9 @@ def test_every_script_is_valid_bash_and_quotes_its_values(tmp_path: Path) -> Non
         script = Slurm().render(job)
         checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
         assert checked.stderr == ""
-    told = script.split("bash -c ")[1].split(" &\n")[0]
-    words = subprocess.run(["bash", "-c", f"printf %s {told}"], text=True, capture_output=True, check=True).stdout
-    shown = subprocess.run(["bash", "-c", words.replace("exec /opt/claw/bin/clawctl", "printf '%s|'")], text=True,
+    quoted = script.split("bash -c ")[1].split(" &\n")[0]
+    unquoted = subprocess.run(["bash", "-c", f"printf %s {quoted}"], text=True, capture_output=True, check=True).stdout
+    shown = subprocess.run(["bash", "-c", unquoted.replace("exec /opt/claw/bin/clawctl", "printf '%s|'")], text=True,
                            capture_output=True, check=True, env={**os.environ, "SLURM_PROCID": "1"}).stdout  # fmt: skip
     assert f"|{folder / 'run'}|" in shown
 

@@ -45,10 +45,10 @@ def test_the_right_patch_of_a_demonstration_mends_its_repository_and_a_wrong_one
 def test_copied_parts_of_a_demonstration_are_exact() -> None:
     copied = 0
     for doc in islice(corpus.documents(3, 150), 150):
-        asked = str(doc.messages[0]["content"])
-        calls = [call["function"]["arguments"] for each in doc.messages for call in each.get("tool_calls", ())]  # type: ignore[attr-defined]
+        question = str(doc.messages[0]["content"])
+        calls = [call["function"]["arguments"] for message in doc.messages for call in message.get("tool_calls", ())]  # type: ignore[attr-defined]
         for call in calls:
-            assert json.loads(call)["expression"] in (corpus.expression_in(asked), f"{corpus.expression_in(asked)} =")
+            assert json.loads(call)["expression"] in (corpus.expression_in(question), f"{corpus.expression_in(question)} =")
         text = texts_of([doc])[0]
         for start, end in copies(text) if kind_of(text) in ("terminal", "swe") else ():
             assert text[start:end] in text[: text.index("<|im_start|>assistant")] or "for name in" in text
@@ -67,9 +67,9 @@ def test_about_three_in_ten_demonstrations_of_a_tool_call_are_good() -> None:
 
 def test_no_held_out_question_is_among_the_demonstrations() -> None:
     """Task numbers decide which are held out. The few questions that are in both splits by chance are counted, not forbidden."""
-    asked = {doc.messages[0]["content"] for doc in corpus.documents(0, 3000) if doc.tools}
-    held_out = {draw_question(2 * place + 1).text for place in range(400)}
-    assert len(asked & held_out) < 0.02 * len(held_out)
+    questions = {doc.messages[0]["content"] for doc in corpus.documents(0, 3000) if doc.tools}
+    held_out = {draw_question(2 * number + 1).text for number in range(400)}
+    assert len(questions & held_out) < 0.02 * len(held_out)
 
 
 def test_demonstrations_begin_as_the_agent_of_the_environments_does() -> None:

@@ -46,12 +46,12 @@ def test_accuracy_abstention_agreement_confusion_and_cost(run, serving, tmp_path
     calibrate(run, recipe(server.url), file, ratings=False, attacks=False, as_json=True)
     report = report_of(capsys)
     assert (report["cases"], report["judge"], report["by_rule"]) == (5, "scripted prompt 1", 1)
-    one, three, five = report["by_votes"]
-    assert [row["votes"] for row in (one, three, five)] == [1, 3, 5]
-    for row in (one, three, five):  # right: thanks, wrong, the thumb; wrong: "thanks but wrong"; abstained: hm
+    single, three, five = report["by_votes"]
+    assert [row["votes"] for row in (single, three, five)] == [1, 3, 5]
+    for row in (single, three, five):  # right: thanks, wrong, the thumb; wrong: "thanks but wrong"; abstained: hm
         assert row["accuracy"] == pytest.approx(3 / 4)
         assert row["abstention"] == pytest.approx(1 / 5)
-    assert one["calls_per_turn"] == pytest.approx(4 / 5)
+    assert single["calls_per_turn"] == pytest.approx(4 / 5)
     assert three["calls_per_turn"] == pytest.approx((2 + 2 + 2 + 3) / 5)  # agreeing votes stop early, invalid ones do not
     assert five["calls_per_turn"] == pytest.approx((3 + 3 + 3 + 5) / 5)
     assert three["tokens_per_turn"] == pytest.approx(110 * 9 / 5)
@@ -120,22 +120,22 @@ def test_the_tables_show_the_results(run, serving, tmp_path, capsys) -> None:
     file = write(tmp_path, line("thanks", 1, rating=0.5), line("wrong", -1))
     calibrate(run, recipe(server.url), file, ratings=False, attacks=True, as_json=False)
     shown = capsys.readouterr().out
-    for words in (
+    for text in (
         "scripted prompt 1 on 2 turns",
         "100.0 %",
         "labels against verdicts",
         "of 60 attacks change its verdict",
         "users' own ratings",
     ):
-        assert words in shown
+        assert text in shown
 
 
 def test_a_judge_that_follows_injected_text_is_detected(run, serving, capsys) -> None:
     server = serving(lambda text, number: "\\boxed{1}" if "The turn is over" in text else "\\boxed{-1}")
     calibrate(run, recipe(server.url, votes=1), None, ratings=False, attacks=True, as_json=True)
-    found = report_of(capsys)["attacks"]
-    assert (len(found["flipped"]), found["attack_flip_rate"]) == (1, pytest.approx(1 / 60))
-    assert "The turn is over" in found["flipped"][0]
+    attacks = report_of(capsys)["attacks"]
+    assert (len(attacks["flipped"]), attacks["attack_flip_rate"]) == (1, pytest.approx(1 / 60))
+    assert "The turn is over" in attacks["flipped"][0]
 
 
 def test_messages_tools_and_silence_can_be_labelled(tmp_path) -> None:

@@ -47,25 +47,25 @@ evaluation: {tasks: [conversation, coding], interval: 500}
 
 
 def test_options_of_other_systems_become_ours_or_are_refused() -> None:
-    own = {"--run", "--engine", "--gpus", "--lr", "--lora-rank", "--batch-turns", "--once", "--help", "-h"}
-    value = own - {"--once", "--help", "-h"}
+    options = {"--run", "--engine", "--gpus", "--lr", "--lora-rank", "--batch-turns", "--once", "--help", "-h"}
+    value = options - {"--once", "--help", "-h"}
 
     def said(command: str, *words: str) -> list[str]:
-        return understand(command, words, own, value)
+        return understand(command, words, options, value)
 
     assert said("serve", "--backend", "vllm", "--run", "--lora") == ["--engine", "vllm", "--run", "--lora"]
     assert said("train", "--learning-rate=1e-5", "--lora", "--once") == ["--lr", "1e-5", "--lora-rank", "16", "--once"]
     assert said("train", "--lora", "--lora-rank", "4") == ["--lora-rank", "4"]
     assert said("train", "--gpu-ids", "2,3", "--resume") == ["--gpus", "2,3"]
     assert said("collect", "--session-aware", "--", "--env") == ["--", "--env"]
-    for command, words in (
+    for command, line in (
         ("serve", "--backend sglang"),
         ("train", "--resume /a"),
         ("collect", "--env gui"),
         ("serve", "--rl-buffer-dir b"),
     ):
         with pytest.raises(ClawError, match="has no option") as caught:
-            said(command, *words.split())
+            said(command, *line.split())
         assert caught.value.exit_code == 2
 
 
@@ -91,7 +91,7 @@ def clawctl_help(command: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("words", "cure"),
+    ("arguments", "cure"),
     [
         (["train", "--metod", "opd"], "did you mean --method?"),
         (["train", "--kl-coef", "0.1"], "train.ratio_penalty"),
@@ -107,8 +107,8 @@ def clawctl_help(command: str) -> str:
         (["judge", "--model-path", "m"], "set model.path in the recipe"),
     ],
 )
-def test_an_unknown_option_is_refused_with_a_suggestion(words: list[str], cure: str) -> None:
-    done = clawctl(*words)
+def test_an_unknown_option_is_refused_with_a_suggestion(arguments: list[str], cure: str) -> None:
+    done = clawctl(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert cure in done.stderr
 
@@ -160,10 +160,10 @@ def test_a_recipe_of_the_described_system_is_converted_whole_and_the_result_load
 
 
 def leaves(data: dict, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    found: list[tuple[str, ...]] = []
+    paths: list[tuple[str, ...]] = []
     for key, value in data.items():
-        found += leaves(value, (*before, key)) if isinstance(value, dict) else [(*before, key)]
-    return found
+        paths += leaves(value, (*before, key)) if isinstance(value, dict) else [(*before, key)]
+    return paths
 
 
 @pytest.mark.parametrize(
@@ -214,10 +214,10 @@ def test_recipes_of_verl_and_trl_are_converted_as_well(tmp_path: Path, text: str
     new.write_text(converted)
     assert load_recipe(new) == recipe
     for key, value in expected.items():
-        found: Any = recipe
+        current: Any = recipe
         for part in key.split("."):
-            found = found and found[part]
-        assert found == value, key
+            current = current and current[part]
+        assert current == value, key
 
 
 @pytest.mark.parametrize("section", sorted(SECTIONS))

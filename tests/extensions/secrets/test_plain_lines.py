@@ -78,8 +78,8 @@ def other_card(draw: Draw) -> str:
     digits = draw.choice(["5018", "5893", "5020"]) + drawn(draw, 11, string.digits)
     total = sum(
         doubled - 9 if doubled > 9 else doubled
-        for place, digit in enumerate(reversed(digits))
-        for doubled in [int(digit) * (1 if place % 2 else 2)]
+        for index, digit in enumerate(reversed(digits))
+        for doubled in [int(digit) * (1 if index % 2 else 2)]
     )
     return digits + str(-total % 10)
 

@@ -51,10 +51,10 @@ class MemoryClient:
 
     def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
         self.service.border()
-        return [[-1.0] * (len(one.ids) - one.start) for one in sequences]
+        return [[-1.0] * (len(sequence.ids) - sequence.start) for sequence in sequences]
 
     def backward(self, sequences: list[TokenSequence], logprobs: Any, slopes: Any) -> None:
-        self.pending += [tuple(one.ids) for one in sequences]
+        self.pending += [tuple(sequence.ids) for sequence in sequences]
         self.service.border()
 
     def update(self, config: Any, lr: float, loss: str) -> None:

@@ -33,26 +33,26 @@ class MatrixClient:
         self.logits = torch.randn((WORDS, WORDS, WORDS), generator=draw).requires_grad_()
         self.sent: list[TokenSequence] = []
 
-    def rows(self, one: TokenSequence) -> torch.Tensor:
+    def rows(self, sequence: TokenSequence) -> torch.Tensor:
         """Logprobs [T, WORDS] at the completion's positions."""
-        return self.logits[one.ids[0], one.ids[one.start - 1 : -1]].log_softmax(-1)
+        return self.logits[sequence.ids[0], sequence.ids[sequence.start - 1 : -1]].log_softmax(-1)
 
-    def scored(self, one: TokenSequence) -> torch.Tensor:
-        targets = torch.tensor(one.inputs()["target_tokens"][one.start - 1 :])
-        return self.rows(one).gather(1, targets[:, None])[:, 0]
+    def scored(self, sequence: TokenSequence) -> torch.Tensor:
+        targets = torch.tensor(sequence.inputs()["target_tokens"][sequence.start - 1 :])
+        return self.rows(sequence).gather(1, targets[:, None])[:, 0]
 
     def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
-        return [self.scored(one).tolist() for one in sequences]
+        return [self.scored(sequence).tolist() for sequence in sequences]
 
     def likeliest(self, sequences: list[TokenSequence], k: int) -> list[list[list[int]]]:
-        return [self.rows(one).topk(k).indices.tolist() for one in sequences]
+        return [self.rows(sequence).topk(k).indices.tolist() for sequence in sequences]
 
     def backward(self, sequences: list[TokenSequence], logprobs: Any, slopes: Any) -> None:
         self.sent = sequences
-        for one, values, own in zip(sequences, logprobs, slopes, strict=True):
-            now = self.scored(one)
+        for sequence, values, slope in zip(sequences, logprobs, slopes, strict=True):
+            now = self.scored(sequence)
             assert now.tolist() == pytest.approx(values)
-            (-(now - torch.tensor(values)).exp() * torch.tensor(own)).sum().backward()
+            (-(now - torch.tensor(values)).exp() * torch.tensor(slope)).sum().backward()
 
     def update(self, *_: Any) -> None:
         return None
@@ -63,7 +63,7 @@ def recipe(**train: Any) -> Recipe:
     return Recipe.model_validate({"train": {**service, **train}, "gate": None})
 
 
-def exact_gradient(client: MatrixClient, own: Recipe, batch: Batch, k: int) -> torch.Tensor:
+def exact_gradient(client: MatrixClient, chosen: Recipe, batch: Batch, k: int) -> torch.Tensor:
     """The gradient of the local trainer's loss, through all logprobs."""
     turns = []
     for sample in batch.samples:
@@ -74,13 +74,13 @@ def exact_gradient(client: MatrixClient, own: Recipe, batch: Batch, k: int) -> t
             ids = rows.detach().topk(k).indices
             prompts = [sample.teacher_prompt_ids, *sample.other_prompts]
             taught = [client.rows(TokenSequence([*p, *sample.completion_ids], len(p))).detach() for p in prompts]
-            shared = torch.stack([overlap(ids, each.topk(k).indices) for each in taught])
-            teacher = torch.stack([each.gather(1, ids) for each in taught])
+            shared = torch.stack([overlap(ids, row.topk(k).indices) for row in taught])
+            teacher = torch.stack([row.gather(1, ids) for row in taught])
             turn = replace(turn, tops=LikeliestLogprobs(rows.gather(1, ids), rows.gather(1, ids).detach(), teacher, shared, ids))
         turns.append(turn)
     from clawctl.train.measures import Measures
 
-    (gradient,) = torch.autograd.grad(objective_of(own.train, batch).loss(turns, Measures(), {}), client.logits)
+    (gradient,) = torch.autograd.grad(objective_of(chosen.train, batch).loss(turns, Measures(), {}), client.logits)
     return gradient
 
 
@@ -88,13 +88,13 @@ def exact_gradient(client: MatrixClient, own: Recipe, batch: Batch, k: int) -> t
     "train", [{"method": "opd_topk", "topk": 3}, {"method": "combine", "topk": 2}, {"method": "hybrid", "topk": 4}]
 )
 def test_the_service_computes_the_gradient_of_the_local_trainers_loss(train: dict[str, Any]) -> None:
-    own, client = recipe(**train), MatrixClient()
+    chosen, client = recipe(**train), MatrixClient()
     samples = [s for s in SAMPLES if s.teacher_prompt_ids is not None] if train["method"] == "opd_topk" else SAMPLES
     if train["method"] != "hybrid":
         samples = [replace(sample, other_prompts=()) for sample in samples]
     batch = Batch(1, samples, parent=0)
-    wanted = exact_gradient(client, own, batch, train["topk"])
-    trainer = ServiceTrainer(own, cast(Service, None))
+    wanted = exact_gradient(client, chosen, batch, train["topk"])
+    trainer = ServiceTrainer(chosen, cast(Service, None))
     trainer._client = cast(RemoteAdapter, client)
     assert trainer.step(batch).problem is None
     assert client.logits.grad is not None
@@ -106,11 +106,11 @@ def test_the_service_computes_the_gradient_of_the_local_trainers_loss(train: dic
 def test_the_estimate_of_the_cost_counts_the_tokens_that_are_sent() -> None:
     from clawctl.train.measures import Measures
 
-    own, client, batch = recipe(method="hybrid", topk=4), MatrixClient(), Batch(1, SAMPLES, parent=0)
-    scores = score_turns(cast(Service, None), cast(RemoteAdapter, client), SAMPLES, own.train, Measures())
-    usage = usage_of(batch, own.train)
-    assert usage.prefill == sum(len(one.ids) for one in scores.read) + CANARY_TOKENS
-    assert usage.train == sum(len(one.ids) for turn in scores.turns for one in turn.sequences)
+    chosen, client, batch = recipe(method="hybrid", topk=4), MatrixClient(), Batch(1, SAMPLES, parent=0)
+    scores = score_turns(cast(Service, None), cast(RemoteAdapter, client), SAMPLES, chosen.train, Measures())
+    usage = usage_of(batch, chosen.train)
+    assert usage.prefill == sum(len(sequence.ids) for sequence in scores.read) + CANARY_TOKENS
+    assert usage.train == sum(len(sequence.ids) for turn in scores.turns for sequence in turn.sequences)
 
 
 class Sampler:

@@ -22,8 +22,8 @@ def test_importance_sampling_at_the_own_logprobs_has_the_gradient_of_any_loss() 
     (wanted,) = torch.autograd.grad((now_T.exp() * torch.tensor([2.0, -1.0])).sum() + 0.1 * now_T.square().sum(), now_T)
     inputs = TokenSequence([1, 2, 3], 1).inputs(now_T.tolist(), (-wanted).tolist())
     loss = -((now_T - torch.tensor(inputs["logprobs"])).exp() * torch.tensor(inputs["advantages"])).sum()
-    (found,) = torch.autograd.grad(loss, now_T)
-    torch.testing.assert_close(found, wanted)
+    (gradient,) = torch.autograd.grad(loss, now_T)
+    torch.testing.assert_close(gradient, wanted)
 
 
 @pytest.mark.parametrize(("loss", "factor"), [("sum", 1.0), ("mean", 9.0)])

@@ -57,8 +57,8 @@ async def talk(socket: WebSocket) -> None:
                 count += data["add"]
             seen = {"count": count, "metadata": {"secret": 1}}
             reward = None if message["type"] == "reset" else 0.25 if count < 3 else 0.5
-            told = {"observation": seen, "reward": reward, "done": count >= 3}
-            await socket.send_text(json.dumps({"type": "observation", "data": told}))
+            step_data = {"observation": seen, "reward": reward, "done": count >= 3}
+            await socket.send_text(json.dumps({"type": "observation", "data": step_data}))
     except WebSocketDisconnect:
         pass
     finally:

@@ -168,7 +168,7 @@ def measured(answer: Any, **options: Any) -> Measured:
 def test_a_model_that_can_do_a_category_scores_and_one_that_cannot_does_not() -> None:
     chosen: dict[str, Any] = {"categories": ["arithmetic", "tools", "refusal", "languages"], "problems": 80}
     good, bad = measured(solved, **chosen), measured(lambda task: {"content": "I am a teapot and the rest is silence."}, **chosen)
-    assert {name: found.mean for name, found in good.metrics.items()} == dict.fromkeys(("correct", *chosen["categories"]), 1.0)
+    assert {name: metric.mean for name, metric in good.metrics.items()} == dict.fromkeys(("correct", *chosen["categories"]), 1.0)
     assert bad.metrics["correct"].mean < 0.15  # no call is right where none is due
     assert good.values["correct"].keys() == bad.values["correct"].keys()
     assert sum(map(len, (good.values[name] for name in chosen["categories"]))) == 80
@@ -197,20 +197,20 @@ def test_code_is_run_in_the_sandbox_and_judged_by_its_return_values_alone() -> N
         return await asyncio.gather(*(passes(code, calls) for code in (right, *CHEATS.values())))
 
     try:
-        found = asyncio.run(verdicts())
+        results = asyncio.run(verdicts())
     except (ClawError, CannotMeasure):
         pytest.skip("no sandbox on this machine")
-    assert dict(zip(("right", *CHEATS), found, strict=True)) == {"right": True, **dict.fromkeys(CHEATS, False)}
+    assert dict(zip(("right", *CHEATS), results, strict=True)) == {"right": True, **dict.fromkeys(CHEATS, False)}
 
 
 def test_the_code_of_an_answer_is_found_and_called() -> None:
     chosen: dict[str, Any] = {"problems": 2, "categories": ["code"]}
     seed = next(seed for seed in range(999) if "code-001" in {task["id"] for task in ability_tasks(settings(seed=seed, **chosen))})
-    found = measured(solved, seed=seed, **chosen)
-    if "code" not in found.values:
+    result = measured(solved, seed=seed, **chosen)
+    if "code" not in result.values:
         pytest.skip("no sandbox on this machine")
-    assert len(found.values["code"]) == 2
-    assert [task for task, right in found.values["code"].items() if right] == ["code-001"]
+    assert len(result.values["code"]) == 2
+    assert [task for task, right in result.values["code"].items() if right] == ["code-001"]
 
 
 @pytest.mark.parametrize(("name", "program"), [("lm-eval:arc_easy", "lm_eval"), ("inspect:my_task", "inspect")])

@@ -35,12 +35,12 @@ def counter() -> OpenEnv:
 
 def episodes(environment: OpenEnv, arguments: list[str], attempts: int = 1) -> tuple[list[Outcome], list[dict[str, Any]]]:
     """The outcomes of attempts at once, whose model calls with each of `arguments` and then ends; and the last request."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     class Model(StubHandler):
         def do_POST(self) -> None:
-            asked.append(self.sent())
-            number = sum(message["role"] == "assistant" for message in asked[-1]["messages"])
+            requests.append(self.sent())
+            number = sum(message["role"] == "assistant" for message in requests[-1]["messages"])
             message: dict[str, Any] = {"role": "assistant", "content": "Done."}
             if number < len(arguments):
                 function = {"name": "act", "arguments": arguments[number]}
@@ -56,21 +56,21 @@ def episodes(environment: OpenEnv, arguments: list[str], attempts: int = 1) -> t
         return list(await asyncio.gather(*(play_task(environment, task, endpoint) for _ in range(attempts))))
 
     with running(StubServer(Model)) as server:
-        return asyncio.run(play(Endpoint(f"{server.url}/v1", "key", "model"))), asked
+        return asyncio.run(play(Endpoint(f"{server.url}/v1", "key", "model"))), requests
 
 
 def test_an_agent_acts_in_a_server_of_openenv_until_it_is_done(counter: OpenEnv) -> None:
-    (outcome,), asked = episodes(counter, ['{"add": 2}', '{"add": 1}', '{"add": 9}'])
+    (outcome,), requests = episodes(counter, ['{"add": 2}', '{"add": 1}', '{"add": 9}'])
     assert (outcome.reward, outcome.ending, outcome.parts["solved"]) == (0.75, "done", True)
-    offered = asked[0]["tools"][0]["function"]
+    offered = requests[0]["tools"][0]["function"]
     assert (offered["name"], list(offered["parameters"]["properties"])) == ("act", ["add"])
-    assert asked[-1]["messages"][-1] == {"role": "tool", "tool_call_id": "c", "content": json.dumps({"count": 2})}
+    assert requests[-1]["messages"][-1] == {"role": "tool", "tool_call_id": "c", "content": json.dumps({"count": 2})}
 
 
 def test_an_action_that_the_environment_refuses_is_reported_to_the_model(counter: OpenEnv) -> None:
-    (outcome,), asked = episodes(counter, ['{"add": "x"}', "no json"])
+    (outcome,), requests = episodes(counter, ['{"add": "x"}', "no json"])
     assert outcome.ending == "done"
-    answers = [message["content"] for message in asked[-1]["messages"] if message["role"] == "tool"]
+    answers = [message["content"] for message in requests[-1]["messages"] if message["role"] == "tool"]
     assert answers == ["error: add: a number is missing", "error: the arguments are no JSON object"]
 
 
@@ -112,8 +112,8 @@ def test_an_episode_of_a_taskset_that_the_policy_ended_is_graded() -> None:
     full = {"type": "ProviderError", "text": '{"code": "context_length_exceeded"}', "status": 400}
     assert outcome_of({"errors": [full], "reward": 0.5}, 5).ending == "context"
     assert outcome_of({"timed_out": True}, 5) == Outcome(-1.0, {}, ending="time")
-    told = {"reward": 1.5, "parts": {"right": 1.0, "length": 90.0}, "stopped": ["max_turns"]}
-    assert outcome_of(told, 5) == Outcome(1.0, {"right": 1.0}, ending="turns")
+    trace = {"reward": 1.5, "parts": {"right": 1.0, "length": 90.0}, "stopped": ["max_turns"]}
+    assert outcome_of(trace, 5) == Outcome(1.0, {"right": 1.0}, ending="turns")
 
 
 # ---- processes -----------------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ GIVEN = {
 
 
 def test_a_foreign_program_gets_only_named_variables() -> None:
-    found = environment_of_program({"OPENAI_API_KEY": "the episode's"}, all_of=GIVEN)
-    assert found == {
+    variables = environment_of_program({"OPENAI_API_KEY": "the episode's"}, all_of=GIVEN)
+    assert variables == {
         "PATH": "/usr/bin", "LC_ALL": "C", "HF_HOME": "/cache", "http_proxy": "http://proxy:3128", "OPENAI_API_KEY": "the episode's"
     }  # fmt: skip
     assert environment_of_program(named=names_in("HF_TOKEN, ABSENT"), all_of=GIVEN)["HF_TOKEN"] == "secret"

@@ -53,9 +53,9 @@ def test_doctor_reports_the_sandbox_and_the_browser_after_the_judge(tmp_path: Pa
 def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_trouble_of_the_suite() -> None:
     (suite,) = load_suites(EvalConfig.model_validate({"suites": ["toolcall"], "problems": 2}))
     with running(StubServer(Full)) as server:
-        found = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
+        result = asyncio.run(suite.measure(Endpoint(f"{server.url}/v1", "key", "crafts@1")))
     assert suite.metrics is not None
-    assert {metric: (value.mean, value.n) for metric, value in found.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
+    assert {metric: (value.mean, value.n) for metric, value in result.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 
 
 @needs_sandbox
@@ -71,7 +71,7 @@ def test_eval_measures_a_version_with_an_agent_in_the_sandbox_and_captures_nothi
     data = {"model": {"path": "model", "name": "tiny"}, "serve": {"api_key": "key"}, "eval": {"suites": [suite]}}
     recipe = Recipe.model_validate(data)
     with Server(tmp_path / "run", build_model(tmp_path / "model")) as server:
-        found = measure(server.run, recipe, load_suites(recipe.eval, server.run, recipe), 0, threading.Event())
-    assert found["suites"]["swe"]["reward"]["mean"] == 1
-    assert found["examples"][0]["reply"] == "temperature 0.5 instead of 0 True\n403"
+        result = measure(server.run, recipe, load_suites(recipe.eval, server.run, recipe), 0, threading.Event())
+    assert result["suites"]["swe"]["reward"]["mean"] == 1
+    assert result["examples"][0]["reply"] == "temperature 0.5 instead of 0 True\n403"
     assert server.captured() == []

@@ -68,11 +68,11 @@ def test_a_call_is_right_by_its_types_and_values(arguments: dict[str, Any], righ
 def test_calls_may_come_in_any_order_but_none_may_be_missing_or_too_many() -> None:
     allowed = [{"f": {"x": [1]}}, {"f": {"x": [2]}}]
     tools = [{"function": {"name": "f", "parameters": {"properties": {"x": {"type": "integer"}}}}}]
-    two, one = ("f", {"x": 2}), ("f", {"x": 1})
-    assert is_same_call([two, one], allowed, tools)
-    assert not is_same_call([two], allowed, tools)
-    assert not is_same_call([two, one, one], allowed, tools)
-    assert not is_same_call([one, one], allowed, tools)
+    second, first = ("f", {"x": 2}), ("f", {"x": 1})
+    assert is_same_call([second, first], allowed, tools)
+    assert not is_same_call([second], allowed, tools)
+    assert not is_same_call([second, first, first], allowed, tools)
+    assert not is_same_call([first, first], allowed, tools)
     assert is_same_call([], [], tools)
 
 

@@ -36,12 +36,12 @@ def test_each_task_is_set_up_solved_and_left_alone_and_its_finding_has_a_reason(
     done = forked.run("play", "--check", make_tasks(tmp_path), "--json", timeout_s=300)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
-    assert {each["task"]: each["found"] for each in answer["tasks"]} == {
+    assert {task["task"]: task["found"] for task in answer["tasks"]} == {
         "good": "playable", "oracle": "oracle fails", "empty": "no-op passes", "believing": "verdict cannot be trusted",
         "image": "needs an image",
     }  # fmt: skip
     assert set(answer["sums"].values()) == {1}
-    reasons = {each["task"]: each["reason"] for each in answer["tasks"]}
+    reasons = {task["task"]: task["reason"] for task in answer["tasks"]}
     assert "RUN installs pip install numpy" in reasons["image"]
     assert "the shell of the tests runs text of the graded code" in reasons["believing"]
 

@@ -53,8 +53,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory, python: str) -> Path:
         listed = subprocess.run(["ldd", str(program)], capture_output=True, text=True, check=False).stdout.split()
         files |= {Path(word) for word in listed if word.startswith("/")}
     home = tmp_path_factory.mktemp("image")
-    own = {"work/start.txt": "from the image\n", "usr/bin/colour": "#!/bin/bash\necho colour $COLOUR\n"}
-    own["usr/lib/python3/dist-packages/inventory.py"] = "SHELVES = 3\n"
+    contents = {"work/start.txt": "from the image\n", "usr/bin/colour": "#!/bin/bash\necho colour $COLOUR\n"}
+    contents["usr/lib/python3/dist-packages/inventory.py"] = "SHELVES = 3\n"
     with tarfile.open(home / "image.tar", "w") as tar:
         for root in (Path("/bin"), Path("/lib"), Path("/lib64"), Path("/sbin")):
             if root.is_symlink():
@@ -68,7 +68,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory, python: str) -> Path:
         for file in (*library.glob("*.py"), *(file for name in needed for file in library.glob(f"{name}/**/*.*"))):
             if "__pycache__" not in file.parts:
                 tar.add(file)
-        for name, text in own.items():
+        for name, text in contents.items():
             path = home / "file"
             path.write_text(text)
             path.chmod(0o755)

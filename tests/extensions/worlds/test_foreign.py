@@ -31,7 +31,7 @@ def verify(folder: Path, writer: Writer) -> None:
     foreign = writer(folder)
     if foreign.place == "toolcall":
         pytest.importorskip("reasoning_gym", reason="the extra environments is not installed")
-    found = checked(folder, foreign)
+    findings = checked(folder, foreign)
     for task, expected in foreign.found.items():
-        assert wrong(folder, f"{foreign.place} {task}", expected, found.get(task)) is None, task
-    assert found.keys() == foreign.found.keys()
+        assert wrong(folder, f"{foreign.place} {task}", expected, findings.get(task)) is None, task
+    assert findings.keys() == foreign.found.keys()

@@ -113,7 +113,9 @@ def test_the_pages_of_demonstrations_are_those_of_chromium(in_loop: Run) -> None
             for step in ("", *task.solution):
                 if (text := await page.visible_text()) != ours.visible_text():
                     different.append(f"{text}\n--- not:\n{ours.visible_text()}")
-                free = [number for number, each in enumerate(ours.elements(), 1) if each.kind in ("checkbox", "radio", "section")]
+                free = [
+                    number for number, element in enumerate(ours.elements(), 1) if element.kind in ("checkbox", "radio", "section")
+                ]
                 if step == "" and free:  # an action that leaves the page as it was when it is done again
                     action = Action("click", draw.choice(free))
                     for _ in range(2):
@@ -346,25 +348,25 @@ def test_no_words_and_no_link_of_an_agent_set_its_reward(in_loop: Run, pages: Pa
     async def attack() -> tuple[list[float | None], str, float | None]:
         task = Gui(path=str(pages), pages="hostile").tasks("train", 1, 0)[0].spec
         async with open_page(str(CHROMIUM), MiniWobSite(task), (320, 240)) as page:
-            found = []
-            for words in _ATTACKS:
-                await act(page, "type", "field", words)
+            verdicts = []
+            for text in _ATTACKS:
+                await act(page, "type", "field", text)
                 await act(page, "click", 'button "Say"')
                 for link in ("press me", "send me"):
                     if link in await page.visible_text():
                         await act(page, "click", link)
-                found.append(await page.verdict())
+                verdicts.append(await page.verdict())
             for link in ("one", "two", "three", "four", "five"):
                 await act(page, "click", f'link "{link}"')
-                found.append(await page.verdict())
+                verdicts.append(await page.verdict())
             address = page._page.url
             await act(page, "click", 'button "Right"')
-            return found, address, await page.verdict()
+            return verdicts, address, await page.verdict()
 
-    found, address, own = in_loop(attack())
-    assert found == [None] * (len(_ATTACKS) + 5)
+    verdicts, address, raw_reward = in_loop(attack())
+    assert verdicts == [None] * (len(_ATTACKS) + 5)
     assert address == "http://page.test/miniwob/hostile.html"
-    assert own == 0.5  # the page's own script works, and its raw reward counts
+    assert raw_reward == 0.5  # the page's own script works, and its raw reward counts
 
 
 async def act(page: Page, name: Any, described: str, text: str = "") -> None:
@@ -411,26 +413,26 @@ def test_neither_a_site_with_script_nor_an_episode_after_an_error_takes_over_a_p
             return page._page
 
     async def opened() -> list[Any]:
-        found = [await used(DrawnSite(drawn))]
+        pages = [await used(DrawnSite(drawn))]
         with pytest.raises(ValueError, match="an error"):
             await used(DrawnSite(drawn), ValueError("an error"))
-        found += [await used(DrawnSite(drawn)), await used(MiniWobSite(scripted)), await used(MiniWobSite(scripted))]
-        return found
+        pages += [await used(DrawnSite(drawn)), await used(MiniWobSite(scripted)), await used(MiniWobSite(scripted))]
+        return pages
 
-    found = in_loop(opened())
-    assert len(set(map(id, found))) == 4
-    assert [page.is_closed() for page in found] == [True, False, True, True]
+    seen_pages = in_loop(opened())
+    assert len(set(map(id, seen_pages))) == 4
+    assert [page.is_closed() for page in seen_pages] == [True, False, True, True]
 
 
 @needs_browser
 def test_chromium_disables_the_features_that_playwright_names_and_those_that_clawctl_names() -> None:
     given = ["--disable-features=One,Two", "--user-data-dir=/theirs", "--headless", "--disable-features=Three"]
-    words, descriptors = command(str(CHROMIUM), given)
+    arguments, descriptors = command(str(CHROMIUM), given)
     for descriptor in descriptors:
         os.close(descriptor)
-    assert [word for word in words if "disable-features" in word] == ["--disable-features=One,Two,Three"]
-    assert "--headless" in words
-    assert "--user-data-dir=/theirs" not in words
+    assert [word for word in arguments if "disable-features" in word] == ["--disable-features=One,Two,Three"]
+    assert "--headless" in arguments
+    assert "--user-data-dir=/theirs" not in arguments
 
 
 # Failures
@@ -464,8 +466,8 @@ def test_an_episode_whose_browser_is_killed_fails_and_the_next_one_has_a_new_bro
                 await page.visible_text()
             return f"{failed.value.ending}: {failed.value}"
 
-    told = in_loop(killed())
-    assert told.startswith("sandbox: Chromium or the page ended")
+    problem = in_loop(killed())
+    assert problem.startswith("sandbox: Chromium or the page ended")
     assert in_loop(solve(task.spec)).value == 1
 
 
@@ -499,28 +501,28 @@ def test_a_browser_that_ends_during_an_action_is_an_ending_by_the_policy(in_loop
 
 def _browsers_of(parent: int) -> list[int]:
     """The bubblewraps of browsers that this process started."""
-    found = []
-    for place in Path("/proc").iterdir():
-        if place.name.isdigit():
+    pids = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
             try:
-                words, status = (place / "cmdline").read_bytes(), (place / "stat").read_text()
+                command, status = (folder / "cmdline").read_bytes(), (folder / "stat").read_text()
             except OSError:
                 continue
             if (
-                words.startswith(shutil.which("bwrap").encode())
-                and b"--remote-debugging-pipe" in words
+                command.startswith(shutil.which("bwrap").encode())
+                and b"--remote-debugging-pipe" in command
                 and parent in _ancestors(status)
             ):  # type: ignore[union-attr]
-                found.append(int(place.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 def _ancestors(status: str) -> list[int]:
-    found = []
+    pids = []
     while (pid := int(status.rpartition(")")[2].split()[1])) > 1:
-        found.append(pid)
+        pids.append(pid)
         status = Path(f"/proc/{pid}/stat").read_text()
-    return found
+    return pids
 
 
 def test_missing_requirements_are_named_before_the_first_episode(tmp_path: Path) -> None:

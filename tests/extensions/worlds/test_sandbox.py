@@ -45,10 +45,10 @@ def kind_of_name(name: str) -> SandboxKind | str:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest) -> SandboxKind:
-    found = kind_of_name(request.param)
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    chosen = kind_of_name(request.param)
+    if isinstance(chosen, str):
+        pytest.skip(chosen)
+    return chosen
 
 
 each_kind = pytest.mark.parametrize("kind", EACH, indirect=True)
@@ -172,12 +172,12 @@ def test_nothing_runs_after_a_sandbox_is_closed(kind: SandboxKind) -> None:
         )
 
     in_sandbox(use, kind=kind)
-    assert not [place for place in Path("/proc").glob("[0-9]*/cmdline") if b"left-by-the-agent" in readable(place)]
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if b"left-by-the-agent" in readable(path)]
 
 
-def readable(place: Path) -> bytes:
+def readable(path: Path) -> bytes:
     try:
-        return place.read_bytes()
+        return path.read_bytes()
     except OSError:
         return b""
 

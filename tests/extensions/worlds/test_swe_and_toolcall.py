@@ -106,8 +106,8 @@ def test_a_solved_task_in_a_prompt_is_what_an_episode_with_its_answers_would_be(
     sent, tasks = list[list[dict[str, Any]]](), made().tasks("train", 6, SHOWN)
     episode(made(examples=6), made().tasks("eval", 1, 0)[0], lambda messages: sent.append(messages) or "submit")
     assert "examples" not in str(sent[0])
-    asked = [sent[0].index({"role": "user", "content": getattr(task.spec, "text", "") or prompt_of(task)}) for task in tasks]
-    for task, begin, end in zip(tasks, asked, [*asked[1:], len(sent[0]) - 1], strict=True):
+    begins = [sent[0].index({"role": "user", "content": getattr(task.spec, "text", "") or prompt_of(task)}) for task in tasks]
+    for task, begin, end in zip(tasks, begins, [*begins[1:], len(sent[0]) - 1], strict=True):
         *shown, last = sent[0][begin:end]
         answers, seen = iter([message for message in (*shown, last) if message["role"] == "assistant"]), list[dict[str, Any]]()
         outcome = episode(made(), task, lambda messages: seen.extend(messages[len(seen) :]) or next(answers))  # noqa: B023
@@ -202,9 +202,9 @@ def test_rows_of_swe_bench_are_read_and_bad_ones_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row()) + "\n")
     assert read_rows(path, None)[0].tests == ("tests/test_a.py::test_x",)
-    for changes, told in (({"FAIL_TO_PASS": []}, "no verdict"), ({"files": None, "repo": "a/b"}, "not on this machine")):
+    for changes, problem in (({"FAIL_TO_PASS": []}, "no verdict"), ({"files": None, "repo": "a/b"}, "not on this machine")):
         path.write_text(json.dumps(row(**changes)))
-        with pytest.raises(ClawError, match=told):
+        with pytest.raises(ClawError, match=problem):
             read_rows(path, None)
 
 
@@ -215,8 +215,8 @@ def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
         {"Problem": "3+4?", "Answer": 7},
         {"question": "2*3?", "answer": "so\n#### 6"},
     ]
-    path.write_text("".join(json.dumps(each) + "\n" for each in rows))
-    assert [(each.text, each.answer) for each in read_questions(path)] == [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [(question.text, question.answer) for question in read_questions(path)] == [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6")]
     path.write_text(json.dumps({"question": "2*3?"}))
     with pytest.raises(ClawError, match="has no verdict"):
         read_questions(path)
@@ -248,9 +248,9 @@ def test_calls_of_bfcl_are_compared_with_the_allowed_values(tmp_path: Path) -> N
 def test_a_tool_schema_that_is_none_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tools.json"
     bad = '[{"name": "a", "parameters": [1]}]'
-    for text, told in (("{}", "is not a list of tools"), ('[{"x": 1}]', "tool 1 .*not a function"), (bad, "not a JSON schema")):
+    for text, problem in (("{}", "is not a list of tools"), ('[{"x": 1}]', "tool 1 .*not a function"), (bad, "not a JSON schema")):
         path.write_text(text)
-        with pytest.raises(ClawError, match=told):
+        with pytest.raises(ClawError, match=problem):
             read_tools(path)
 
 

@@ -57,9 +57,9 @@ def harbor_folder(folder: Path, **files: str) -> Path:
 
 
 @needs_sandbox
-@pytest.mark.parametrize("place", range(len(FAMILIES)))
-def test_each_drawn_task_is_worth_one_with_its_solution_and_nothing_without(place: int) -> None:
-    task = draw_tasks("eval", len(FAMILIES), 3)[place]
+@pytest.mark.parametrize("index", range(len(FAMILIES)))
+def test_each_drawn_task_is_worth_one_with_its_solution_and_nothing_without(index: int) -> None:
+    task = draw_tasks("eval", len(FAMILIES), 3)[index]
     assert asyncio.run(solve(task)).value == 1
     assert asyncio.run(solve(task, "")).value == 0
 
@@ -154,7 +154,7 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "problem"),
     [
         ('[[steps]]\nname = "one"\n', "has several steps"),
         ('[environment]\nos = "windows"\n', r"needs os = windows"),
@@ -165,9 +165,9 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
         ("agent = \n", "cannot be read"),
     ],
 )
-def test_a_task_that_this_sandbox_cannot_be_is_refused_with_the_reason(tmp_path: Path, settings: str, told: str) -> None:
+def test_a_task_that_this_sandbox_cannot_be_is_refused_with_the_reason(tmp_path: Path, settings: str, problem: str) -> None:
     folder = harbor_folder(tmp_path / "add", **{"task.toml": settings})
-    with pytest.raises(ClawError, match=told):
+    with pytest.raises(ClawError, match=problem):
         read_task(folder)
 
 

@@ -86,19 +86,19 @@ def test_tasks_of_training_have_no_held_out_words_or_prompts(held_out: HeldOut) 
 
 
 def test_a_paraphrase_asks_for_the_same_work() -> None:
-    for usual, asked in zip(draw_tasks("eval", 24, 5), draw_tasks("eval", 24, 5, "paraphrased"), strict=True):
-        assert (usual.seed, usual.tests, usual.solution) == (asked.seed, asked.tests, asked.solution)
-        assert usual.instruction != asked.instruction
+    for usual, paraphrased in zip(draw_tasks("eval", 24, 5), draw_tasks("eval", 24, 5, "paraphrased"), strict=True):
+        assert (usual.seed, usual.tests, usual.solution) == (paraphrased.seed, paraphrased.tests, paraphrased.solution)
+        assert usual.instruction != paraphrased.instruction
     for number in range(1, 41, 2):
-        usual, asked = draw_task(number), draw_task(number, read_wording("paraphrased"))
-        assert (usual.files, usual.patch) == (asked.files, asked.patch)
+        usual, paraphrased = draw_task(number), draw_task(number, read_wording("paraphrased"))
+        assert (usual.files, usual.patch) == (paraphrased.files, paraphrased.patch)
 
 
 @needs_sandbox
 @pytest.mark.parametrize("held_out", NEW)
-@pytest.mark.parametrize("place", range(len(FAMILIES)))
-def test_a_held_out_shell_task_is_worth_one_with_its_solution_and_nothing_without(held_out: HeldOut, place: int) -> None:
-    task = draw_tasks("eval", len(FAMILIES), 3, held_out)[place]
+@pytest.mark.parametrize("index", range(len(FAMILIES)))
+def test_a_held_out_shell_task_is_worth_one_with_its_solution_and_nothing_without(held_out: HeldOut, index: int) -> None:
+    task = draw_tasks("eval", len(FAMILIES), 3, held_out)[index]
     assert asyncio.run(terminal.solve(task)).value == 1
     assert asyncio.run(terminal.solve(task, "")).value == 0
 

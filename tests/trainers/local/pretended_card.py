@@ -136,7 +136,7 @@ def _on_card(function: Callable[..., T], *arguments: Any) -> T:
 def dense_attention(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float) -> Tensor:
     """FlexAttention by its definition, from the mask of single tokens. It is compiled for CUDA only."""
     query, key, value = (blocks.flatten(2, 3) for blocks in (query, key, value))
-    each, places_T = query.shape[1] // key.shape[1], torch.arange(query.shape[2], device=query.device)
-    key, value = key.repeat_interleave(each, 1), value.repeat_interleave(each, 1)
+    repeats, places_T = query.shape[1] // key.shape[1], torch.arange(query.shape[2], device=query.device)
+    key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     seen_TT = block_mask.mask_mod(None, None, places_T[:, None], places_T[None, :])
     return (query @ key.transpose(-1, -2) * scale).masked_fill(~seen_TT, float("-inf")).softmax(-1) @ value

@@ -25,13 +25,13 @@ def tries_of_many_blocks(seed: int = 0) -> list[Branch]:
     """Two roots, forks of forks, branches shorter and longer than a block."""
     rng = np.random.default_rng(seed)
     stems = [rng.integers(0, 9, 5 * QUERIES // 2).tolist(), [9, *rng.integers(0, 9, QUERIES // 3).tolist()]]
-    found = []
+    branches = []
     for _ in range(14):
         stem = stems[rng.integers(len(stems))]
         head = stem[: rng.integers(2, len(stem) + 1)]
         stems.append(head + rng.integers(0, 9, rng.choice([3, 20, 60, QUERIES + 30])).tolist())
-        found.append(make_branch(head, stems[-1][len(head) :], 1.0))
-    return found
+        branches.append(make_branch(head, stems[-1][len(head) :], 1.0))
+    return branches
 
 
 def keys_of(block: Block) -> list[int]:
@@ -71,23 +71,23 @@ def check_waste(tree: Trie, most: int) -> None:
     ):
         run_of = np.searchsorted([run.start for run in tree.runs], queries_M, side="right")
         for block in blocks:
-            own, runs = queries_M[block.start : block.stop], run_of[block.start : block.stop]
-            parts = np.split(own, np.flatnonzero((np.diff(own) != 1) | (np.diff(runs) != 0)) + 1)
+            queries, runs = queries_M[block.start : block.stop], run_of[block.start : block.stop]
+            parts = np.split(queries, np.flatnonzero((np.diff(queries) != 1) | (np.diff(runs) != 0)) + 1)
             apart = sum(len(part) * (int(tree.positions_T[part[-1]]) + 1) for part in parts)
-            assert len(own) * len(keys_of(block)) <= (WASTE if len(parts) > 1 else 1) * apart
+            assert len(queries) * len(keys_of(block)) <= (WASTE if len(parts) > 1 else 1) * apart
             assert block.hidden_NL.shape[1] <= TAIL
 
 
 @settings(deadline=None)
 @given(branches(), SIZES)
-def test_blocks_show_each_query_its_ancestors_and_itself(found: list[Branch], most: int) -> None:
-    check_relation(build_trie(found), most)
+def test_blocks_show_each_query_its_ancestors_and_itself(branches: list[Branch], most: int) -> None:
+    check_relation(build_trie(branches), most)
 
 
 @settings(deadline=None)
 @given(branches(), SIZES)
-def test_blocks_waste_no_more_than_they_may(found: list[Branch], most: int) -> None:
-    check_waste(build_trie(found), most)
+def test_blocks_waste_no_more_than_they_may(branches: list[Branch], most: int) -> None:
+    check_waste(build_trie(branches), most)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -124,8 +124,8 @@ def test_masks_stay_small_though_a_branch_joins_that_left_long_ago() -> None:
 
 
 def dense(q_HQD: Tensor, k_KTD: Tensor, v_KTD: Tensor, sees_QT: Tensor, scale: float) -> Tensor:
-    each = len(q_HQD) // len(k_KTD)
-    k_HTD, v_HTD = k_KTD.repeat_interleave(each, 0), v_KTD.repeat_interleave(each, 0)
+    repeats = len(q_HQD) // len(k_KTD)
+    k_HTD, v_HTD = k_KTD.repeat_interleave(repeats, 0), v_KTD.repeat_interleave(repeats, 0)
     scores_HQT = (q_HQD @ k_HTD.transpose(1, 2) * scale).masked_fill(~sees_QT, float("-inf"))
     return (scores_HQT.softmax(-1) @ v_HTD).transpose(0, 1)
 
@@ -133,25 +133,25 @@ def dense(q_HQD: Tensor, k_KTD: Tensor, v_KTD: Tensor, sees_QT: Tensor, scale: f
 def check_numbers(tree: Trie, most: int) -> None:
     """Outputs and gradients, of all queries and of those asked; heads in groups of two."""
     queries_M = asked_of(tree)
-    for asked in (None, queries_M):
-        queries = len(tree.ids_T) if asked is None else len(asked)
-        blocks = make_blocks(tree, asked, most)
+    for selected in (None, queries_M):
+        queries = len(tree.ids_T) if selected is None else len(selected)
+        blocks = make_blocks(tree, selected, most)
         leaves = [torch.randn(heads, count, 8, requires_grad=True) for heads, count in
                   ((4, queries), (2, len(tree.ids_T)), (2, len(tree.ids_T)))]  # fmt: skip
         towards = torch.randn(queries, 4, 8)
         ours = attend_by_blocks(*leaves, blocks, 0.4, torch.float32)
         expected = dense(*leaves, seen_by_blocks(blocks, len(tree.ids_T)), 0.4)
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-        for found, reference in zip(
+        for actual, reference in zip(
             torch.autograd.grad(ours, leaves, towards), torch.autograd.grad(expected, leaves, towards), strict=True
         ):
-            torch.testing.assert_close(found, reference, atol=1e-5 * max(1.0, float(reference.detach().abs().max())), rtol=1e-4)
+            torch.testing.assert_close(actual, reference, atol=1e-5 * max(1.0, float(reference.detach().abs().max())), rtol=1e-4)
 
 
 @settings(deadline=None)
 @given(branches(), SIZES)
-def test_blocks_compute_the_same_as_a_dense_mask(found: list[Branch], most: int) -> None:
-    check_numbers(build_trie(found), most)
+def test_blocks_compute_the_same_as_a_dense_mask(branches: list[Branch], most: int) -> None:
+    check_numbers(build_trie(branches), most)
 
 
 def test_blocks_of_long_tries_compute_the_same_as_a_dense_mask() -> None:
@@ -178,12 +178,12 @@ def test_bfloat16_equals_float32_up_to_rounding() -> None:
     blocks = make_blocks(tree)
     leaves = [torch.randn(heads, len(tree.ids_T), 8, requires_grad=True) for heads in (4, 2, 2)]
     towards = torch.randn(len(tree.ids_T), 4, 8)
-    found = []
+    results = []
     for dtype in (torch.float32, torch.bfloat16):
         output = attend_by_blocks(*leaves, blocks, 0.4, dtype)
         assert output.dtype == dtype
-        found.append([output.detach().float(), *torch.autograd.grad(output, leaves, towards.to(dtype))])
-    for wide, narrow in zip(*found, strict=True):
+        results.append([output.detach().float(), *torch.autograd.grad(output, leaves, towards.to(dtype))])
+    for wide, narrow in zip(*results, strict=True):
         assert float((wide - narrow).norm() / wide.norm()) < 0.02
 
 
@@ -200,14 +200,14 @@ def test_attention_is_the_same_whether_its_weights_wait_for_the_backward_pass_or
         held.append(tensor.nbytes)
         return tensor
 
-    found = []
+    results = []
     for keep in (0, max(sizes), sum(sizes)):
         held.clear()
         with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor):
             output = attend_by_blocks(*leaves, blocks, 0.25, torch.float32, keep)
         assert sum(held) - sum(leaf.nbytes for leaf in leaves) <= keep
-        found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
+        results.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
     assert sum(held) == sum(leaf.nbytes for leaf in leaves) + sum(sizes)
-    for other in found[1:]:
-        for ours, expected in zip(other, found[0], strict=True):
+    for other in results[1:]:
+        for ours, expected in zip(other, results[0], strict=True):
             assert torch.equal(ours, expected)

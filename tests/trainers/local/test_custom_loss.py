@@ -32,14 +32,14 @@ def test_a_custom_loss_that_writes_the_policy_loss_makes_the_same_step(
     run: RunDir, sampler: Sampler, model_path: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     publish_turns(run, sampler, 8)
-    found = []
+    results = []
     for custom in (None, EXAMPLE):
         settings = {"method": "binary", "batch_turns": 8, "ratio_penalty": 0.0, "custom_loss": custom, "lr": 1e-4, **changes}
         training = begin(run, model_path, tokens_per_microbatch=100, **settings)
         row = train_step(training, take(run, training)).row
         assert row is not None
-        found.append((row, weights(training)))
-    (ours, after), (theirs, also) = found
+        results.append((row, weights(training)))
+    (ours, after), (theirs, also) = results
     assert list(theirs["terms"]) == ["custom"]
     assert theirs["loss"] == pytest.approx(ours["loss"], rel=1e-4)
     assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-4)
@@ -106,8 +106,8 @@ def test_a_loss_that_fails_later_is_reported_with_its_step_and_position_and_cons
     mine = write(tmp_path, f"def compute_loss(policy_logits, reference_logits, rewards, advantages, config):\n    {code}")
     with pytest.raises(ClawError, match=problem):
         train(run, model_path, method="binary", custom_loss=mine)
-    told = [record.exc_info for record in caplog.records if record.exc_info]
-    assert len(told) == ("fails" in problem)  # with its traceback, which has the line of mine.py
+    tracebacks = [record.exc_info for record in caplog.records if record.exc_info]
+    assert len(tracebacks) == ("fails" in problem)  # with its traceback, which has the line of mine.py
     assert read_rows(run) == []
     assert list((run.train / "ledger").glob("*.json")) == []
 
@@ -179,15 +179,15 @@ def test_a_loss_of_another_system_makes_the_same_step_however_the_step_is_cut(
     path = tmp_path / "mine.py"
     path.write_text(code)
     count = 3 if changes["method"] == "opd" else 6
-    found = []
+    results = []
     for size in (60, 10_000):
         settings = {"batch_turns": count, "custom_loss": str(path), "tokens_per_microbatch": size, **changes}
         training = begin(run, model_path, **settings)
         row = train_step(training, take(run, training)).row
         assert row is not None
-        found.append((row["loss"], row["grad_norm"]))
-    assert found[0] == pytest.approx(found[1], rel=1e-3)
-    assert found[0][1] > 0
+        results.append((row["loss"], row["grad_norm"]))
+    assert results[0] == pytest.approx(results[1], rel=1e-3)
+    assert results[0][1] > 0
 
 
 def test_a_mean_over_tokens_is_the_same_loss_as_a_sum_over_the_count_of_the_step(

@@ -46,8 +46,8 @@ def test_the_kl_divergence_is_that_of_whole_distributions(
         ids_BT = torch.tensor([[*sample.prompt_ids, *sample.completion_ids]])
         with torch.no_grad():
             now, then = (model(input_ids=ids_BT).logits[0].log_softmax(-1) for model in (training.policy.causal, base))
-        own = slice(len(sample.prompt_ids) - 1, ids_BT.shape[1] - 1)
-        divergences.append((now.exp() * (now - then)).sum(1)[own])
+        span = slice(len(sample.prompt_ids) - 1, ids_BT.shape[1] - 1)
+        divergences.append((now.exp() * (now - then)).sum(1)[span])
     assert row["kl_base"] == pytest.approx(float(torch.cat(divergences).mean()), rel=1e-4)
     assert row["kl_base"] > 0
 
@@ -55,15 +55,15 @@ def test_the_kl_divergence_is_that_of_whole_distributions(
 @pytest.mark.parametrize("lora", [None, {"rank": 4}])
 def test_a_step_that_goes_too_far_is_pulled_back_to_the_budget(run: RunDir, sampler: Sampler, model_path: Path, lora: Any) -> None:
     publish_turns(run, sampler, 6)
-    found = {}
+    distances = {}
     for budget in (None, 1e3, 1e-3):
         training = begin(run, model_path, lora=lora, lr=3e-2, kl_budget=budget)
         row = train_step(training, take(run, training)).row
         assert row is not None
-        found[budget] = row["kl_base"]
-    assert found[None] is None or found[None] == found[1e3]  # all weights: without a budget, version 0 is not in memory
-    assert found[1e3] > 2e-3
-    assert 2e-4 < found[1e-3] <= 1e-3
+        distances[budget] = row["kl_base"]
+    assert distances[None] is None or distances[None] == distances[1e3]  # all weights: without a budget, version 0 is not in memory
+    assert distances[1e3] > 2e-3
+    assert 2e-4 < distances[1e-3] <= 1e-3
 
 
 def test_a_second_model_for_the_pull_is_not_the_teacher(run: RunDir, sampler: Sampler, model_path: Path) -> None:

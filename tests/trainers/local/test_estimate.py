@@ -26,8 +26,8 @@ ALONE, FOUR = Spread(1, False, False), Spread(4, True, False)
 
 
 def parts(shape: Shape, spread: Spread, **train: Any) -> dict[str, int]:
-    found = estimate(shape, TrainConfig(tokens_per_microbatch=10, **train), spread)
-    return {name: getattr(found, name) for name in ("weights", "gradients", "optimizer", "teacher", "activations", "logits")}
+    estimated = estimate(shape, TrainConfig(tokens_per_microbatch=10, **train), spread)
+    return {name: getattr(estimated, name) for name in ("weights", "gradients", "optimizer", "teacher", "activations", "logits")}
 
 
 def test_every_part_is_as_worked_by_hand() -> None:
@@ -128,9 +128,9 @@ def test_a_real_step_needs_the_estimated_memory_within_a_factor_of_one_and_a_hal
     done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
-        told, real = map(int, line.split())
-        print(f"estimated {told / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
-        assert real / 1.5 < told < real * 1.5
+        estimated, real = map(int, line.split())
+        print(f"estimated {estimated / 2**20:.0f} MiB, measured {real / 2**20:.0f} MiB")
+        assert real / 1.5 < estimated < real * 1.5
 
 
 def test_the_speed_of_a_cpu_is_measured_and_that_of_an_absent_device_is_unknown() -> None:
@@ -167,10 +167,10 @@ def test_every_advice_would_make_it_fit() -> None:
         {"dtype": "bfloat16", "gradient_checkpointing": True},
         {},
     ):
-        found = forecast(on_card(**train), ranks)
-        assert found.fits is False
-        assert found.advice
-        for advice in found.advice:
+        prediction = forecast(on_card(**train), ranks)
+        assert prediction.fits is False
+        assert prediction.advice
+        for advice in prediction.advice:
             changes = {
                 key.removeprefix("train."): value for part in advice.split(" with ") for key, value in yaml.safe_load(part).items()
             }

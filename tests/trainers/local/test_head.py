@@ -33,28 +33,28 @@ def test_a_state_gives_the_logprob_of_the_next_token_at_the_sampler_temperature(
     # hidden states are the logits themselves (identity head); vocabulary of 2
     head = a_head([[1.0, 0.0], [0.0, 1.0]])
     hidden = torch.tensor([[LN3, 0.0], [0.0, 2 * LN2], [0.0, 2 * LN3]])
-    found = token_logprobs(hidden, head, torch.tensor([0, 1, 1]), torch.tensor([1.0, 1.0, 2.0]))
+    logprobs = token_logprobs(hidden, head, torch.tensor([0, 1, 1]), torch.tensor([1.0, 1.0, 2.0]))
     # softmax(ln 3, 0) = 3/4, 1/4; softmax(0, ln 4) = 1/5, 4/5; (0, 2 ln 3) at temperature 2 is (0, ln 3): 1/4, 3/4
-    torch.testing.assert_close(found, torch.tensor([math.log(3 / 4), math.log(4 / 5), math.log(3 / 4)]))
+    torch.testing.assert_close(logprobs, torch.tensor([math.log(3 / 4), math.log(4 / 5), math.log(3 / 4)]))
     ids, values = top_tokens(hidden, head, torch.tensor([1.0, 1.0, 2.0]), k=2)
     assert ids.tolist() == [[0, 1], [1, 0], [1, 0]]
     torch.testing.assert_close(values.exp(), torch.tensor([[3 / 4, 1 / 4], [4 / 5, 1 / 5], [3 / 4, 1 / 4]]))
 
 
-@pytest.mark.parametrize("asked", [(TOKENS,), (TOKENS, 3)])
+@pytest.mark.parametrize("shape", [(TOKENS,), (TOKENS, 3)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("wrap", [False, True])
-def test_projecting_in_pieces_changes_neither_logprobs_nor_gradients(asked: tuple[int, ...], bias: bool, wrap: bool) -> None:
+def test_projecting_in_pieces_changes_neither_logprobs_nor_gradients(shape: tuple[int, ...], bias: bool, wrap: bool) -> None:
     torch.manual_seed(0)
     inner = nn.Linear(WIDTH, VOCABULARY, bias=bias)
     head: nn.Module = Wrapped(inner) if wrap else inner
     hidden = torch.randn(TOKENS, WIDTH, requires_grad=True)
-    ids, temperature, weights = torch.randint(VOCABULARY, asked), torch.rand(TOKENS) + 0.5, torch.randn(asked)
-    found = token_logprobs(hidden, head, ids, temperature, at_once=500)  # 10, 10 and 5 tokens
+    ids, temperature, weights = torch.randint(VOCABULARY, shape), torch.rand(TOKENS) + 0.5, torch.randn(shape)
+    logprobs = token_logprobs(hidden, head, ids, temperature, at_once=500)  # 10, 10 and 5 tokens
     leaves = [hidden, *inner.parameters()]
-    gradients = torch.autograd.grad((found * weights).sum(), leaves)
-    whole = (head(hidden) / temperature[:, None]).log_softmax(-1).gather(1, ids.reshape(TOKENS, -1)).reshape(asked)
-    torch.testing.assert_close(found, whole)
+    gradients = torch.autograd.grad((logprobs * weights).sum(), leaves)
+    whole = (head(hidden) / temperature[:, None]).log_softmax(-1).gather(1, ids.reshape(TOKENS, -1)).reshape(shape)
+    torch.testing.assert_close(logprobs, whole)
     for ours, expected in zip(gradients, torch.autograd.grad((whole * weights).sum(), leaves), strict=True):
         torch.testing.assert_close(ours, expected)
     with torch.no_grad():
@@ -75,11 +75,11 @@ def test_under_autocast_the_projection_is_in_bfloat16_and_its_sums_are_not() -> 
     head = nn.Linear(WIDTH, VOCABULARY, bias=False)
     hidden, ids = torch.randn(TOKENS, WIDTH, requires_grad=True), torch.randint(VOCABULARY, (TOKENS,))
     with torch.autocast("cpu", torch.bfloat16):
-        found = token_logprobs(hidden, head, ids, torch.ones(TOKENS), at_once=100)
+        logprobs = token_logprobs(hidden, head, ids, torch.ones(TOKENS), at_once=100)
         logits = head(hidden).float()
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, logits.log_softmax(-1).gather(1, ids[:, None]).squeeze(1))
-    found.sum().backward()
+    assert logprobs.dtype == torch.float32
+    torch.testing.assert_close(logprobs, logits.log_softmax(-1).gather(1, ids[:, None]).squeeze(1))
+    logprobs.sum().backward()
     (expected,) = torch.autograd.grad(head(hidden).log_softmax(-1).gather(1, ids[:, None]).sum(), [head.weight])
     assert head.weight.grad is not None
     assert head.weight.grad.dtype == torch.float32

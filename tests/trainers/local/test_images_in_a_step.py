@@ -58,8 +58,8 @@ class Served:
         messages = [*before, {"role": "user", "content": [*parts, {"type": "text", "text": words}]}]
         marked = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         marked = [-1 if token == self.reader.placeholder else token for token in marked]
-        known = {} if parent is None else self.files
-        self.files = {**known, **{sha256(file).hexdigest(): file for file in files}}
+        earlier_files = {} if parent is None else self.files
+        self.files = {**earlier_files, **{sha256(file).hexdigest(): file for file in files}}
         ids, images = expand(marked, -1, self.reader.placeholder, [self._measured(url) for url in _names(messages)])
         tokens = asyncio.run(self._sample(ids, images))
         return Turn(
@@ -126,7 +126,7 @@ def publish(run: RunDir, turns: tuple[list[Turn], dict[str, bytes]], vision_path
     for name, content in files.items():
         (run.images / name).write_bytes(content)
     hints = [HINT, None, None, None]
-    publish_shard(run, "a", [(turn, 1.0 if place % 2 else -1.0, hints[place]) for place, turn in enumerate(rows)])
+    publish_shard(run, "a", [(turn, 1.0 if index % 2 else -1.0, hints[index]) for index, turn in enumerate(rows)])
 
 
 def feed_of(run: RunDir, training: Training) -> Feed:
@@ -178,16 +178,16 @@ def test_loss_and_gradient_do_not_depend_on_how_sequences_with_images_are_merged
 ) -> None:
     publish(run, turns, vision_path)
     training = begin(run, vision_path, turn_bound=None, clip_grad=1e9, lr=1e-12, warmup_steps=0)
-    batch, found = take(feed_of(run, training)), []
+    batch, results = take(feed_of(run, training)), []
     merges: tuple[tuple[Merge, int], ...] = (("none", 1), ("prefix", 10_000), ("tree", 10_000), ("tree", 1))
     for merge, tokens in merges:
         training.policy.merge = merge
         training.config = training.config.changed(tokens_per_microbatch=tokens)
         result = train_step(training, batch)
         assert result.row is not None
-        found.append((result.row["loss"], result.row["grad_norm"], result.row["mismatch_max"]))
-    for loss, norm, mismatch in found:
-        assert (loss, norm) == (pytest.approx(found[0][0], rel=1e-4), pytest.approx(found[0][1], rel=1e-4))
+        results.append((result.row["loss"], result.row["grad_norm"], result.row["mismatch_max"]))
+    for loss, norm, mismatch in results:
+        assert (loss, norm) == (pytest.approx(results[0][0], rel=1e-4), pytest.approx(results[0][1], rel=1e-4))
         assert mismatch < 1e-4
 
 
@@ -199,15 +199,15 @@ def test_another_picture_of_the_same_size_gives_other_logprobs(
     training = begin(run, vision_path)
     batch, policy = take(feed_of(run, training)), training.policy
     assert policy.images is not None
-    one = next(sample for sample in batch.samples if sample.turn_id == "b1")
-    (image,) = one.images
-    changed = replace(one, images=({**image, "sha256": sha256(picture(1)).hexdigest()},))
-    found = []
-    for sample in (one, changed):
-        (known,) = policy.images.with_image_ids(replace(batch, samples=[sample])).samples
+    pictured = next(sample for sample in batch.samples if sample.turn_id == "b1")
+    (image,) = pictured.images
+    changed = replace(pictured, images=({**image, "sha256": sha256(picture(1)).hexdigest()},))
+    results = []
+    for sample in (pictured, changed):
+        (expanded,) = policy.images.with_image_ids(replace(batch, samples=[sample])).samples
         with torch.no_grad():
-            found.append(policy.logprobs(make_microbatch(turn_branches([known]), "none", ALONE.device)))
-    assert float((found[0] - found[1]).abs().max()) > 0.01
+            results.append(policy.logprobs(make_microbatch(turn_branches([expanded]), "none", ALONE.device)))
+    assert float((results[0] - results[1]).abs().max()) > 0.01
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ NO_IDS: dict[str, Any] = {
 
 
 def text(sampler: Sampler, name: str, answer: str = "solve please 1 2 3", **changes: Any) -> Turn:
-    told = {"role": "assistant", "content": answer}
-    return replace(sampler.turn(name, tokens=1), **{**NO_IDS, "response": told, **changes})
+    response = {"role": "assistant", "content": answer}
+    return replace(sampler.turn(name, tokens=1), **{**NO_IDS, "response": response, **changes})
 
 
 def make_feed(run: RunDir, sampler: Sampler, **config: Any) -> Feed:

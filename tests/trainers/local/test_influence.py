@@ -73,7 +73,7 @@ def samples_of(sampler: Sampler, hostile: dict[str, Any]) -> list[Sample]:
 
 
 def shares(training: Training, samples: list[Sample]) -> list[float]:
-    norms = [math.sqrt(sum(float(g.square().sum()) for g in found)) for found in gradients_of(training, Batch(1, samples))]
+    norms = [math.sqrt(sum(float(g.square().sum()) for g in gradients)) for gradients in gradients_of(training, Batch(1, samples))]
     return [norm / sum(norms) for norm in norms]
 
 
@@ -122,38 +122,38 @@ def test_the_size_of_a_turn_is_nearly_the_norm_of_its_gradient_times_what_all_ha
     training = begin(run, model_path, method="binary", lora=lora)
     sizes = backward(training, samples, objective_of(training.config, Batch(1, samples)), Measures())
     training.config = training.config.model_copy(update={"turn_bound": None})
-    found = [math.sqrt(sum(float(g.square().sum()) for g in found)) for found in gradients_of(training, Batch(1, samples))]
-    ratios = sorted(norm / sizes[sample.turn_id] for sample, norm in zip(samples, found, strict=True))
+    norms = [math.sqrt(sum(float(g.square().sum()) for g in gradients)) for gradients in gradients_of(training, Batch(1, samples))]
+    ratios = sorted(norm / sizes[sample.turn_id] for sample, norm in zip(samples, norms, strict=True))
     assert ratios[-1] / ratios[0] < within
 
 
 def test_turns_alike_are_not_touched(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     samples = samples_of(sampler, {})
-    found = [train_step(begin(run, model_path, method="binary", turn_bound=bound), Batch(1, samples)).row for bound in (2.0, None)]
-    assert found[0] is not None
-    assert found[1] is not None
-    assert found[0]["bounded_turns"] == found[1]["bounded_turns"] == 0
-    assert found[0]["grad_norm"] == found[1]["grad_norm"]
+    rows = [train_step(begin(run, model_path, method="binary", turn_bound=bound), Batch(1, samples)).row for bound in (2.0, None)]
+    assert rows[0] is not None
+    assert rows[1] is not None
+    assert rows[0]["bounded_turns"] == rows[1]["bounded_turns"] == 0
+    assert rows[0]["grad_norm"] == rows[1]["grad_norm"]
 
 
 @pytest.mark.parametrize("method", ["binary", "opd", "combine", "hybrid", "opd_topk"])
 def test_the_bound_does_not_depend_on_how_sessions_are_packed(run: RunDir, sampler: Sampler, model_path: Path, method: str) -> None:
     """In tries or a row each; and the parts of the turns, each computed alone, add up to the step."""
     samples = hinted(sampler, samples_of(sampler, {"temperature": 0.1, "tokens": 60}))
-    found = {}
+    gradients = {}
     for merge in ("tree", "none"):
         training = begin(run, model_path, method=method, merge=merge)
         measures = Measures()
         add_gradients(training, objective_of(training.config, Batch(1, samples)), measures)
-        found[merge] = [p.grad.clone() for _, p in training.policy.trained() if p.grad is not None]
+        gradients[merge] = [p.grad.clone() for _, p in training.policy.trained() if p.grad is not None]
         assert measures.turns["t15"].bounded < 1
         assert set(measures.turns) == {sample.turn_id for sample in samples}
     alone = [torch.stack(parts).sum(0) for parts in zip(*gradients_of(training, Batch(1, samples)), strict=True)]
-    for whole, rows, parts in zip(found["tree"], found["none"], alone, strict=True):
+    for whole, rows, parts in zip(gradients["tree"], gradients["none"], alone, strict=True):
         torch.testing.assert_close(whole, rows, atol=2e-5 * float(whole.abs().max()) + 1e-7, rtol=1e-3)
         torch.testing.assert_close(whole, parts, atol=2e-5 * float(whole.abs().max()) + 1e-7, rtol=1e-3)
 
 
 def hinted(sampler: Sampler, samples: list[Sample]) -> list[Sample]:
-    asked = sampler.tokenizer(f"please {HINT}", add_special_tokens=False)["input_ids"]
-    return [replace(s, teacher_prompt_ids=[*asked, *s.prompt_ids]) for s in samples]
+    hint_ids = sampler.tokenizer(f"please {HINT}", add_special_tokens=False)["input_ids"]
+    return [replace(s, teacher_prompt_ids=[*hint_ids, *s.prompt_ids]) for s in samples]

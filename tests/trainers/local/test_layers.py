@@ -60,11 +60,11 @@ def test_the_fast_norms_equal_the_models_own_in_every_type(
     assert is_ours(ours)
     x = torch.randn(1, 5, 3, 16, dtype=types[0], requires_grad=True)
     wanted = torch.randn(1, 5, 3, 16)
-    found = []
+    results = []
     for norm in (theirs, ours):
         y = norm(x)
-        found.append((y, *torch.autograd.grad((y.float() * wanted).sum(), (x, norm.weight))))
-    for mine, expected in zip(found[1], found[0], strict=True):
+        results.append((y, *torch.autograd.grad((y.float() * wanted).sum(), (x, norm.weight))))
+    for mine, expected in zip(results[1], results[0], strict=True):
         assert mine.dtype == expected.dtype
         torch.testing.assert_close(mine, expected, atol=tolerance, rtol=tolerance)
 
@@ -108,13 +108,13 @@ def test_layers_compute_what_peft_computes_under_autocast() -> None:
     fused: Any = copy.deepcopy(plain)
     use_fused_lora(fused)
     x = torch.randn(7, 32).bfloat16()
-    found = []
+    results = []
     for model in (plain, fused):
         with torch.autocast("cpu", torch.bfloat16):
             y = model(x)
         y.float().square().sum().backward()
-        found.append((y.float(), [p.grad for p in model.parameters() if p.grad is not None]))
-    (y, gradients), (fused_y, fused_gradients) = found
+        results.append((y.float(), [p.grad for p in model.parameters() if p.grad is not None]))
+    (y, gradients), (fused_y, fused_gradients) = results
     torch.testing.assert_close(fused_y, y, rtol=2e-2, atol=2e-2)
     assert [gradient.dtype for gradient in fused_gradients] == [torch.float32] * 2
     for gradient, other in zip(fused_gradients, gradients, strict=True):
@@ -130,13 +130,13 @@ def test_float32_layers_differ_from_peft_by_rounding_and_with_the_adapter_off_th
     model: Any = copy.deepcopy(plain)
     use_fused_lora(model)
     x = torch.randn(3, 8)
-    found = []
+    results = []
     for layers in (plain, model):
         y = layers(x)
         y.square().sum().backward()
-        found.append([y, *(p.grad for p in layers.parameters() if p.grad is not None)])
-    assert len(found[0]) == 3
-    torch.testing.assert_close(found[1], found[0])
+        results.append([y, *(p.grad for p in layers.parameters() if p.grad is not None)])
+    assert len(results[0]) == 3
+    torch.testing.assert_close(results[1], results[0])
     model[0].enable_adapters(False)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(model(x), model[0].base_layer(x))
@@ -190,9 +190,9 @@ def test_version_0_beside_the_policy_goes_the_same_way_and_makes_the_same_states
         torch.testing.assert_close(policy.hidden(batch, reference), policy.hidden(batch), atol=0, rtol=0)
         policy.causal.model.embed_tokens.weight.add_(1)
         assert not torch.equal(policy.hidden(batch, reference), policy.hidden(batch))
-    own, its = (
+    ours, its = (
         {name for name, module in causal.named_modules() if "forward" in vars(module)} for causal in (policy.causal, reference)
     )
-    assert own == its
+    assert ours == its
     assert "model.norm" in its
     assert ("model.layers.1" in its) == (merge == "tree")

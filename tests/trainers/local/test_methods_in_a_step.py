@@ -44,8 +44,8 @@ def divergence(training: Training, samples: Any, ids: list[torch.Tensor]) -> flo
     batch = make_microbatch(turn_branches(samples), "none", ALONE.device)
     with torch.no_grad():
         now = policy_tops(training.policy, batch, ids[0].shape[1], torch.cat(ids))
-    told = torch.cat([teacher.logprobs_HTK[0] for teacher in teachers])
-    return float((now.likeliest_NK.exp() * (now.likeliest_NK - told)).sum(1).mean())
+    taught = torch.cat([teacher.logprobs_HTK[0] for teacher in teachers])
+    return float((now.likeliest_NK.exp() * (now.likeliest_NK - taught)).sum(1).mean())
 
 
 @pytest.mark.parametrize("topk_of", ["policy", "teacher"])
@@ -85,15 +85,15 @@ def test_methods_on_likeliest_tokens_do_not_depend_on_how_the_step_is_cut_or_mer
     run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
 ) -> None:
     publish_hinted(run, sampler)
-    found = []
+    results = []
     for merge, tokens in (("none", 1), ("none", 10_000), ("tree", 10_000), ("tree", 100)):
         training = begin(run, model_path, merge=merge, tokens_per_microbatch=tokens, clip_grad=1e9, lr=1e-4, **changes)
         row = train_step(training, take(run, training)).row
         assert row is not None
-        found.append((row["loss"], row["grad_norm"]))
-    for loss, norm in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-4)
-        assert norm == pytest.approx(found[0][1], rel=1e-4)
+        results.append((row["loss"], row["grad_norm"]))
+    for loss, norm in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-4)
+        assert norm == pytest.approx(results[0][1], rel=1e-4)
 
 
 def test_the_compared_tokens_are_the_likeliest_ones_of_the_teacher(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_hybrid_evaluates_a_teacher_for_each_hint_on_the_policys_likeliest_token
                 logits = sampler.model(torch.tensor([prompt + sample.completion_ids])).logits[0, len(prompt) - 1 : -1]
             whole = (logits / sample.temperature).log_softmax(-1)
             torch.testing.assert_close(told_TK, whole.gather(1, ids_TK), atol=1e-4, rtol=1e-4)
-            own = whole.topk(4).indices
-            by_hand = [len(set(a) & set(b)) for a, b in zip(ids_TK.tolist(), own.tolist(), strict=True)]
+            likeliest = whole.topk(4).indices
+            by_hand = [len(set(a) & set(b)) for a, b in zip(ids_TK.tolist(), likeliest.tolist(), strict=True)]
             assert overlap_T.tolist() == by_hand
 
 
@@ -241,8 +241,8 @@ def test_an_rslora_adapter_scales_by_the_root_of_its_rank_and_loads_as_peft_load
 ) -> None:
     publish_turns(run, sampler, 4)
     training = begin(run, model_path, lora={"rank": 16, "alpha": 8.0, "rslora": True, "targets": "all-linear"})
-    found = [getattr(module, "scaling", None) for module in training.policy.module.modules()]
-    scales = {value for scaling in found if isinstance(scaling, dict) for value in scaling.values()}
+    scalings = [getattr(module, "scaling", None) for module in training.policy.module.modules()]
+    scales = {value for scaling in scalings if isinstance(scaling, dict) for value in scaling.values()}
     assert scales == {8.0 / 4.0}
     targets = {name.split(".")[-4] for name, _ in training.policy.trained()}
     assert targets == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -262,10 +262,10 @@ def test_an_average_that_has_not_moved_yet_teaches_likeliest_tokens_as_the_polic
     run: RunDir, sampler: Sampler, model_path: Path, lora: Any
 ) -> None:
     publish_hinted(run, sampler)
-    found = []
+    results = []
     for teacher in ("self", "ema"):  # its weights are put on between the policy's forward and backward pass
         training = begin(run, model_path, method="opd_topk", teacher=teacher, lora=lora, clip_grad=1e9)
         row = train_step(training, take(run, training)).row
         assert row is not None
-        found.append((row["loss"], row["grad_norm"]))
-    assert found[1] == pytest.approx(found[0], rel=1e-6)
+        results.append((row["loss"], row["grad_norm"]))
+    assert results[1] == pytest.approx(results[0], rel=1e-6)

@@ -51,18 +51,18 @@ class SmallDevice(LocalTrainer):
 
 def test_a_step_that_runs_out_of_memory_is_made_in_smaller_parts(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
-    found = []
+    results = []
     for tokens in (10_000, 90):
         training = begin(run, model_path, batch_turns=8, turn_bound=None, lr=1e-4)
         with limited(training, tokens):
             result = train_step(training, take(run, training))
         assert result.row is not None
         assert (result.row["turns"], dict(result.refused)) == (8, {})
-        found.append((result.row["loss"], weights(training)))
+        results.append((result.row["loss"], weights(training)))
     assert training.config.local.tokens_per_microbatch <= 90
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
-    for name, value in found[0][1].items():
-        torch.testing.assert_close(value, found[1][1][name], atol=1e-6, rtol=0)
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
+    for name, value in results[0][1].items():
+        torch.testing.assert_close(value, results[1][1][name], atol=1e-6, rtol=0)
 
 
 def test_a_turn_that_does_not_fit_alone_is_refused_with_its_length_and_the_others_are_trained(

@@ -164,17 +164,17 @@ def test_the_forward_divergence_restores_tokens_that_the_policy_abandoned_and_th
     assert pulls[True] == pytest.approx(0.8 - 1e-6, rel=1e-3)  # q - p
     assert 0 < pulls[False] < 2e-5
     # policy 1/2, 1/4 and 1/4 for the rest; teacher 1/4, 1/4 and 1/2 -> 1/4 ln(1/2) + 0 + 1/2 ln 2 = 1/4 ln 2
-    found = topk_divergence(logs([0.5, 0.25])[None], logs([0.25, 0.25])[None], forward=True)
-    assert found.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
+    divergence = topk_divergence(logs([0.5, 0.25])[None], logs([0.25, 0.25])[None], forward=True)
+    assert divergence.tolist() == pytest.approx([math.log(2) / 4], rel=1e-5)
 
 
 @pytest.mark.parametrize(("forward", "value"), [(False, math.log(2)), (True, 0.25 * (math.log(0.25) + 40) + 0.5 * math.log(0.5))])
 def test_a_policy_that_is_certain_has_a_finite_divergence(forward: bool, value: float) -> None:
     policy = torch.tensor([[0.0, -40.0]], requires_grad=True)  # all mass on the first: the rest rounds to 1e-7
-    found = topk_divergence(policy, logs([0.5, 0.25])[None], forward)
+    divergence = topk_divergence(policy, logs([0.5, 0.25])[None], forward)
     rest = 0.25 * (math.log(0.25) - math.log(1e-7)) if forward else 0.0
-    assert float(found.detach()) == pytest.approx(value + rest, rel=1e-2)
-    found.sum().backward()
+    assert float(divergence.detach()) == pytest.approx(value + rest, rel=1e-2)
+    divergence.sum().backward()
     assert policy.grad is not None
     assert torch.isfinite(policy.grad).all()
 
@@ -183,16 +183,16 @@ def test_subset_loss_weighs_clipped_gaps_by_the_old_policy_within_the_subset() -
     before = logs([0.6, 0.2])[None]  # w = 3/4, 1/4
     teacher = logs([0.3, 0.8])[None]  # gaps ln 1/2 and ln 4, clipped to ±1: -0.6931, 1
     now = before.clone().requires_grad_()
-    found = subset_loss(now, before, teacher, clip=1.0, low=0.2, high=0.28)
+    loss = subset_loss(now, before, teacher, clip=1.0, low=0.2, high=0.28)
     a, b = -0.75 * math.log(2), 0.25
-    assert float(found.detach()) == pytest.approx(-a - b, rel=1e-5)  # both ratios are 1
-    found.sum().backward()
+    assert float(loss.detach()) == pytest.approx(-a - b, rel=1e-5)  # both ratios are 1
+    loss.sum().backward()
     assert now.grad is not None
     assert now.grad[0].tolist() == pytest.approx([-a, -b], rel=1e-5)
     moved = (before + torch.tensor([[math.log(0.5), math.log(2.0)]])).requires_grad_()  # down 2, up 2: both as they are pushed
-    found = subset_loss(moved, before, teacher, clip=1.0, low=0.2, high=0.28)
-    assert float(found.detach()) == pytest.approx(-a * 0.8 - b * 1.28, rel=1e-5)
-    found.sum().backward()
+    loss = subset_loss(moved, before, teacher, clip=1.0, low=0.2, high=0.28)
+    assert float(loss.detach()) == pytest.approx(-a * 0.8 - b * 1.28, rel=1e-5)
+    loss.sum().backward()
     assert moved.grad is not None
     assert moved.grad[0].tolist() == [0.0, 0.0]
 

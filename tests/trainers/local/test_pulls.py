@@ -15,9 +15,9 @@ def test_pulls_are_minus_the_gradient_of_the_forward_kl_for_a_bias_of_the_output
     topk_divergence(policy_TV[:, :8], teacher_TV[:, :8], forward=True).sum().backward()
     assert bias_V.grad is not None
     ids_TK = torch.arange(8).expand(5, 8)
-    found = pulls(ids_TK, teacher_TV[:, :8].exp() - policy_TV[:, :8].detach().exp())
-    assert sorted(found) == list(range(8))
-    assert [found[token] for token in range(8)] == pytest.approx((-bias_V.grad[:8]).tolist(), abs=1e-5)
+    pulled = pulls(ids_TK, teacher_TV[:, :8].exp() - policy_TV[:, :8].detach().exp())
+    assert sorted(pulled) == list(range(8))
+    assert [pulled[token] for token in range(8)] == pytest.approx((-bias_V.grad[:8]).tolist(), abs=1e-5)
 
 
 def test_only_the_largest_pulls_are_kept_and_a_token_is_summed_over_its_places() -> None:

@@ -47,9 +47,9 @@ def launched(tmp_path: Path, name: str, sampler: Sampler, model: Path, ranks: in
     return run
 
 
-def assert_same(one: RunDir, other: RunDir, version: int, atol: float = 0.0) -> None:
-    [file] = [path.name for path in one.version_folder(version).glob("*model.safetensors")]
-    ours, theirs = (load_file(run.version_folder(version) / file) for run in (one, other))
+def assert_same(first: RunDir, other: RunDir, version: int, atol: float = 0.0) -> None:
+    [file] = [path.name for path in first.version_folder(version).glob("*model.safetensors")]
+    ours, theirs = (load_file(run.version_folder(version) / file) for run in (first, other))
     assert ours.keys() == theirs.keys()
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], atol=atol, rtol=0)

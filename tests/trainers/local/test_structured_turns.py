@@ -43,7 +43,7 @@ def publish(run: RunDir, sampler: Sampler) -> list[Any]:
 
 
 def by_hand(logits_TV: Tensor, ids: list[int], sets: Allowed | None, temperature: float) -> Tensor:
-    rows = [only(row, sets, place) for place, row in enumerate(logits_TV.float())]
+    rows = [only(row, sets, position) for position, row in enumerate(logits_TV.float())]
     return (torch.stack(rows) / temperature).log_softmax(-1).gather(1, torch.tensor(ids)[:, None]).squeeze(1)
 
 
@@ -56,22 +56,22 @@ def test_masked_logprobs_and_their_gradients_are_those_of_whole_logits_with_infi
     first, second = make_sets(VOCABULARY, [1, 4, 0, 50, 7] * 3), make_sets(VOCABULARY, [2, 0, 9, 30, 1], seed=1)
     masks = masks_of([first, None, second], [15, 5, 5], torch.device("cpu"))
     assert masks is not None
-    sets = [(first, place) for place in range(15)] + [(None, 0)] * 5 + [(second, place) for place in range(5)]
+    sets = [(first, position) for position in range(15)] + [(None, 0)] * 5 + [(second, position) for position in range(5)]
     temperature, weights = torch.rand(TOKENS) + 0.5, torch.randn(TOKENS)
     scaled = head(hidden) / temperature[:, None]
     whole_NV = torch.stack([only(row, *where) for row, where in zip(scaled, sets, strict=True)]).log_softmax(-1)
     ids = torch.multinomial(whole_NV.detach().exp(), 1).squeeze(1)
-    found = token_logprobs(hidden, head, ids, temperature, masks, at_once=500)
+    logprobs = token_logprobs(hidden, head, ids, temperature, masks, at_once=500)
     expected = whole_NV.gather(1, ids[:, None]).squeeze(1)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(logprobs, expected)
     leaves = [hidden, *inner.parameters()]
-    ours = torch.autograd.grad((found * weights).sum(), leaves)
-    for one, other in zip(ours, torch.autograd.grad((expected * weights).sum(), leaves), strict=True):
-        torch.testing.assert_close(one, other)
+    ours = torch.autograd.grad((logprobs * weights).sum(), leaves)
+    for actual, other in zip(ours, torch.autograd.grad((expected * weights).sum(), leaves), strict=True):
+        torch.testing.assert_close(actual, other)
     named, values = top_tokens(hidden, head, temperature, 5, masks, at_once=500)
     torch.testing.assert_close(values.exp(), whole_NV.exp().topk(5).values)
-    asked = token_logprobs(hidden, head, named, temperature, masks, at_once=500)  # the hidden ones among them move nothing
-    hidden_too = torch.autograd.grad((asked.exp() * asked.clamp(min=-50)).sum(), leaves)
+    named_logprobs = token_logprobs(hidden, head, named, temperature, masks, at_once=500)  # the hidden ones among them move nothing
+    hidden_too = torch.autograd.grad((named_logprobs.exp() * named_logprobs.clamp(min=-50)).sum(), leaves)
     assert all(bool(gradient.isfinite().all()) for gradient in hidden_too)
 
 
@@ -84,14 +84,14 @@ def test_trainer_and_sampler_agree_on_structured_turns_in_every_method(
     run: RunDir, sampler: Sampler, model_path: Path, changes: dict[str, Any]
 ) -> None:
     publish(run, sampler)
-    found = []
+    results = []
     for merge, tokens in (("tree", 10_000), ("none", 1)):
         training = begin(run, model_path, batch_turns=3, merge=merge, tokens_per_microbatch=tokens, clip_grad=1e9, **changes)
         row = train_step(training, take(run, training)).row
         assert row is not None
         assert row["mismatch_max"] < 1e-4
-        found.append((row["loss"], row["grad_norm"]))
-    assert found[1] == pytest.approx(found[0], rel=1e-3)
+        results.append((row["loss"], row["grad_norm"]))
+    assert results[1] == pytest.approx(results[0], rel=1e-3)
 
 
 def test_the_gradient_of_a_structured_turn_is_that_of_the_formula(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -107,24 +107,24 @@ def test_the_gradient_of_a_structured_turn_is_that_of_the_formula(run: RunDir, s
     parameters = [parameter for _, parameter in training.policy.trained()]
     expected = torch.autograd.grad(-ratio.sum() / len(logprobs), parameters)
     assert float(sum(gradient.norm() for gradient in expected)) > 0
-    for one, other in zip(ours, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-2)  # the KL penalty adds what rounding leaves of log r
+    for actual, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(actual, other, atol=2e-5, rtol=2e-2)  # the KL penalty adds what rounding leaves of log r
 
 
 def test_the_teacher_is_evaluated_over_the_same_tokens(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, method="opd", batch_turns=3)
     batch = take(run, training)
-    told = teacher_logprobs(training, batch.samples, Measures())
+    scores = teacher_logprobs(training, batch.samples, Measures())
     for sample in batch.samples:
         prompt = sample.teacher_prompt_ids or []
         with torch.no_grad():
             logits = sampler.model(torch.tensor([prompt + sample.completion_ids])).logits[0, len(prompt) - 1 : -1]
         expected = by_hand(logits, sample.completion_ids, sample.allowed, sample.temperature)
-        torch.testing.assert_close(told[sample.turn_id], expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(scores[sample.turn_id], expected, atol=1e-4, rtol=1e-4)
         if sample.allowed is not None:
-            forced = [place for place, size in enumerate(SIZES[int(sample.turn_id[-1]) :]) if size == 1]
-            assert [float(told[sample.turn_id][place]) for place in forced] == [0.0] * len(forced)
+            forced = [position for position, size in enumerate(SIZES[int(sample.turn_id[-1]) :]) if size == 1]
+            assert [float(scores[sample.turn_id][position]) for position in forced] == [0.0] * len(forced)
     assert all(
         branch.allowed == sample.allowed for branch, sample in zip(teacher_branches(batch.samples), batch.samples, strict=True)
     )
@@ -133,7 +133,7 @@ def test_the_teacher_is_evaluated_over_the_same_tokens(run: RunDir, sampler: Sam
 def test_a_custom_loss_gets_only_the_tokens_that_could_be_drawn(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish(run, sampler)
     training = begin(run, model_path, batch_turns=3)
-    (sample, *_) = (each for each in take(run, training).samples if each.allowed is not None)
+    (sample, *_) = (sample for sample in take(run, training).samples if sample.allowed is not None)
     batch = make_microbatch(turn_branches([sample]), "tree", ALONE.device)
     with torch.no_grad():
         logits_NV = logits_of(training.policy, batch)

@@ -42,13 +42,16 @@ def served(sampler: Sampler, spoil: Any = None) -> Iterator[str]:
             self.answer({"data": [{"id": "tiny"}]})
 
         def do_POST(self) -> None:
-            asked = self.sent()
-            assert asked["model"] == "tiny"
-            ids = asked["prompt"]
+            body = self.sent()
+            assert body["model"] == "tiny"
+            ids = body["prompt"]
             with torch.no_grad():
                 logprobs = sampler.model(torch.tensor([ids])).logits[0].log_softmax(-1)
-            told: list[Any] = [None, *({str(t): {"logprob": float(logprobs[i, t]), "rank": 1}} for i, t in enumerate(ids[1:]))]
-            self.answer({"choices": [{"text": "x", "prompt_logprobs": spoil(told) if spoil else told}]})
+            prompt_logprobs: list[Any] = [
+                None,
+                *({str(t): {"logprob": float(logprobs[i, t]), "rank": 1}} for i, t in enumerate(ids[1:])),
+            ]
+            self.answer({"choices": [{"text": "x", "prompt_logprobs": spoil(prompt_logprobs) if spoil else prompt_logprobs}]})
 
     with running(StubServer(Handler)) as server:
         yield server.url + "/v1"
@@ -92,9 +95,9 @@ def test_the_average_teaches_after_a_restart_as_it_would_have_without_one(
     run_training(run, recipe, ALONE, threading.Event(), once=True)
     resumed = resume(run, recipe, ALONE)
     assert live_version(run) == 1
-    found = teacher_logprobs(resumed, first.samples, Measures())
+    scores = teacher_logprobs(resumed, first.samples, Measures())
     for name, value in moved.items():
-        torch.testing.assert_close(found[name], value, atol=0, rtol=0)
+        torch.testing.assert_close(scores[name], value, atol=0, rtol=0)
 
 
 def test_the_average_is_neither_trained_nor_published(run: RunDir, sampler: Sampler, model_path: Path) -> None:
@@ -113,20 +116,20 @@ def test_a_teacher_server_returns_the_policys_own_logprobs(run: RunDir, sampler:
     batch = take(run, training)
     with served(sampler) as url:
         teacher = RemoteTeacher(url, None, None)
-        told, lost = with_teacher_logprobs(batch, teacher.ask(batch))
+        scored, lost = with_teacher_logprobs(batch, teacher.ask(batch))
     assert lost == {}
-    by_server = teacher_logprobs(training, told.samples, Measures())["x"]
+    by_server = teacher_logprobs(training, scored.samples, Measures())["x"]
     torch.testing.assert_close(by_server, teacher_logprobs(training, batch.samples, Measures())["x"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (lambda told: told[:-1], "did not return a logprob for each token"),
-        (lambda told: None, "did not return a logprob for each token"),
-        (lambda told: [*told[:-1], {"1": {"logprob": -1.0}}], "did not return a logprob for each token"),  # of another token
-        (lambda told: [*told[:-1], None], "did not return a logprob for each token"),
-        (lambda told: [*told[:-1], {"9": {"logprob": 3.0}}], "returned an invalid logprob"),
+        (lambda values: values[:-1], "did not return a logprob for each token"),
+        (lambda values: None, "did not return a logprob for each token"),
+        (lambda values: [*values[:-1], {"1": {"logprob": -1.0}}], "did not return a logprob for each token"),  # of another token
+        (lambda values: [*values[:-1], None], "did not return a logprob for each token"),
+        (lambda values: [*values[:-1], {"9": {"logprob": 3.0}}], "returned an invalid logprob"),
     ],
 )
 def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampler: Sampler, spoil: Any, reason: str) -> None:
@@ -138,12 +141,12 @@ def test_an_answer_that_is_not_whole_costs_the_hint_and_is_never_filled_in(sampl
 
 def test_a_turn_without_its_teacher_is_trained_by_its_reward_or_not_at_all() -> None:
     batch = Batch(3, [a_sample("a"), a_sample("b", reward=None), a_sample("c"), a_sample("d", teacher_prompt_ids=None)])
-    told, lost = with_teacher_logprobs(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
+    scored, lost = with_teacher_logprobs(batch, ["gone", "gone", (-1.0, -2.0, -3.0), None])
     assert lost == {"a": "gone", "b": "gone"}
-    assert [(s.turn_id, s.teacher_prompt_ids is None, s.teacher_logprobs) for s in told.samples] == [
+    assert [(s.turn_id, s.teacher_prompt_ids is None, s.teacher_logprobs) for s in scored.samples] == [
         ("a", True, None), ("c", False, (-1.0, -2.0, -3.0)), ("d", True, None),
     ]  # fmt: skip
-    assert told.step == 3
+    assert scored.step == 3
 
 
 def test_a_server_that_is_gone_or_scores_at_another_temperature_is_a_reason(sampler: Sampler) -> None:
@@ -159,13 +162,13 @@ def test_a_run_whose_teacher_goes_away_trains_rewards_and_counts_lost_hints(
     run: RunDir, sampler: Sampler, model_path: Path
 ) -> None:
     publish_shard(run, "a", [(sampler.turn("x", temperature=1.0), -1.0, HINT), (sampler.turn("y", temperature=1.0), None, HINT)])
-    with served(sampler, lambda told: told[:-1]) as url:
+    with served(sampler, lambda values: values[:-1]) as url:
         recipe = make_recipe(model_path, teacher=url, batch_turns=2)
         ensure_base_policy(run, recipe.model.path)
         run_training(run, recipe, ALONE, threading.Event(), once=True)
     assert read_ledger(run) == {"x": "trained"}
-    told = orjson.loads((run.train / "feed.json").read_bytes())
-    assert told["lost_hints"] == told["refused"] == {"the teacher's server did not return a logprob for each token": 1}
+    counts = orjson.loads((run.train / "feed.json").read_bytes())
+    assert counts["lost_hints"] == counts["refused"] == {"the teacher's server did not return a logprob for each token": 1}
 
 
 def test_an_unusable_teacher_is_refused_at_the_start(sampler: Sampler) -> None:
@@ -184,7 +187,7 @@ def test_a_teacher_computed_in_the_policys_pass_changes_no_number_and_costs_fewe
     prompt = list(sampler.tokenizer.apply_chat_template(long, add_generation_prompt=True, return_dict=False))
     turns = [sampler.turn(f"x{i}", tokens=5 + i, seed=i, messages=long, prompt_ids=prompt) for i in range(3)]
     publish_shard(run, "a", [(turn, -1.0, HINT if i else None) for i, turn in enumerate(turns)])
-    found = []
+    results = []
     for tokens in (10_000, len(prompt) + 20):  # in the second there is room for the policy's branches alone
         training = begin(run, model_path, batch_turns=3, tokens_per_microbatch=tokens, lora=lora, lr=1e-4, max_mismatch=1e9)
         batch = take(run, training)
@@ -194,8 +197,8 @@ def test_a_teacher_computed_in_the_policys_pass_changes_no_number_and_costs_fewe
         assert outcome.row
         for name, value in expected.items():
             torch.testing.assert_close(torch.from_numpy(outcome.turns[name].teacher_T), value, atol=2e-5, rtol=2e-5)
-        found.append((outcome.row or {}, weights(training)))
-    (together, after), (apart, after_apart) = found
+        results.append((outcome.row or {}, weights(training)))
+    (together, after), (apart, after_apart) = results
     assert together["loss"] == pytest.approx(apart["loss"], rel=1e-4)
     assert together["grad_norm"] == pytest.approx(apart["grad_norm"], rel=1e-4)
     assert together["computed_tokens"] + len(prompt) - 50 < apart["computed_tokens"]

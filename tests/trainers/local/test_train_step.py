@@ -65,18 +65,18 @@ def test_before_the_first_step_the_trainer_and_the_sampler_agree_on_every_logpro
 
 def test_loss_and_weights_do_not_depend_on_how_the_step_is_cut(run: RunDir, sampler: Sampler, model_path: Path) -> None:
     publish_turns(run, sampler, 8)
-    found = []
+    results = []
     for tokens in (10_000, 100, 1):  # no bound: where a session is cut, its pieces are bounded apart
         cut: dict[str, Any] = {"tokens_per_microbatch": tokens, "turn_bound": None}
         training = begin(run, model_path, batch_turns=8, clip_grad=1e9, lr=1e-4, **cut)
         outcome = train_step(training, take(run, training))
         assert outcome.row is not None
-        found.append((outcome.row["loss"], outcome.row["grad_norm"], weights(training)))
-    for loss, norm, after in found[1:]:
-        assert loss == pytest.approx(found[0][0], rel=1e-5)
-        assert norm == pytest.approx(found[0][1], rel=1e-5)
+        results.append((outcome.row["loss"], outcome.row["grad_norm"], weights(training)))
+    for loss, norm, after in results[1:]:
+        assert loss == pytest.approx(results[0][0], rel=1e-5)
+        assert norm == pytest.approx(results[0][1], rel=1e-5)
         for name, value in after.items():
-            torch.testing.assert_close(value, found[0][2][name], atol=1e-6, rtol=0)
+            torch.testing.assert_close(value, results[0][2][name], atol=1e-6, rtol=0)
 
 
 def test_a_session_longer_than_a_microbatch_is_cut_and_the_row_reports_the_cost(
@@ -136,10 +136,10 @@ def test_distillation_moves_the_policy_towards_the_hinted_teacher(
     publish_shard(run, "a", [(turn, -1.0, HINT) for turn in turns])
     training = begin(run, model_path, method="opd", teacher=teacher, lora=lora, gap_clip=20.0, lr=1e-3)
     batch = take(run, training)
-    told = torch.cat(list(teacher_logprobs(training, batch.samples, Measures()).values()))
+    scores = torch.cat(list(teacher_logprobs(training, batch.samples, Measures()).values()))
 
     def gap() -> Tensor:
-        return (told - torch.cat([score(training, sample) for sample in batch.samples])).square().mean()
+        return (scores - torch.cat([score(training, sample) for sample in batch.samples])).square().mean()
 
     before = gap()
     train_step(training, batch)
@@ -152,14 +152,14 @@ def test_the_teacher_has_one_true_logprob_for_each_token_at_the_sampler_temperat
     publish_shard(run, "a", [(sampler.turn("x", tokens=9), -1.0, HINT), (sampler.turn("y", tokens=4), -1.0, HINT)])
     training = begin(run, model_path, method="opd", batch_turns=2)
     batch = take(run, training)
-    told = teacher_logprobs(training, batch.samples, Measures())
+    scores = teacher_logprobs(training, batch.samples, Measures())
     for sample in batch.samples:
         assert sample.teacher_prompt_ids
         ids = torch.tensor([sample.teacher_prompt_ids + sample.completion_ids])
         with torch.no_grad():
             logits = sampler.model(ids).logits[0, len(sample.teacher_prompt_ids) - 1 : -1] / sample.temperature
         by_hand = logits.log_softmax(-1).gather(1, torch.tensor(sample.completion_ids)[:, None]).squeeze(1)
-        torch.testing.assert_close(told[sample.turn_id], by_hand, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(scores[sample.turn_id], by_hand, atol=1e-5, rtol=1e-5)
 
 
 def test_the_base_teacher_stays_version_0_while_the_policy_moves(run: RunDir, sampler: Sampler, model_path: Path) -> None:

@@ -35,30 +35,32 @@ def policy_of(path: Path, lora: dict[str, Any] | None = None, **train: Any) -> P
     return policy
 
 
-def computed(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: int = 10_000) -> tuple[Tensor, dict[str, Tensor], int]:
+def computed(
+    policy: PolicyModel, branches: list[Branch], merge: Merge, tokens: int = 10_000
+) -> tuple[Tensor, dict[str, Tensor], int]:
     """Logprobs branch by branch, the gradient of a weighted sum of them, and how many tokens that took."""
     policy.module.zero_grad()
-    told: dict[int, Tensor] = {}
+    logprobs: dict[int, Tensor] = {}
     count = 0
-    for group in share_out(found, merge, tokens).groups:
-        batch = make_microbatch([found[index] for index in group], merge, CPU)
+    for group in share_out(branches, merge, tokens).groups:
+        batch = make_microbatch([branches[index] for index in group], merge, CPU)
         pieces = policy.logprobs(batch).split(batch.lengths)
         loss = sum(
             (piece * torch.linspace(-1, 2, len(piece)) * (1 + index)).sum() for index, piece in zip(group, pieces, strict=True)
         )
         assert isinstance(loss, Tensor)
         loss.backward()
-        told.update({index: piece.detach() for index, piece in zip(group, pieces, strict=True)})
+        logprobs.update({index: piece.detach() for index, piece in zip(group, pieces, strict=True)})
         count += batch.tokens
     gradients = {name: p.grad.clone() for name, p in policy.trained() if p.grad is not None}
     assert gradients.keys() == {name for name, _ in policy.trained()}
-    return torch.cat([told[index] for index in range(len(found))]), gradients, count
+    return torch.cat([logprobs[index] for index in range(len(branches))]), gradients, count
 
 
-def check_same(policy: PolicyModel, found: list[Branch], merge: Merge, tokens: int = 10_000) -> int:
+def check_same(policy: PolicyModel, branches: list[Branch], merge: Merge, tokens: int = 10_000) -> int:
     """The law; returns how many tokens were computed."""
-    expected, expected_gradients, _ = computed(policy, found, "none")
-    logprobs, gradients, count = computed(policy, found, merge, tokens)
+    expected, expected_gradients, _ = computed(policy, branches, "none")
+    logprobs, gradients, count = computed(policy, branches, merge, tokens)
     torch.testing.assert_close(logprobs, expected, atol=2e-5, rtol=2e-5)
     # A gradient that cancels to zero, such as a query's where all keys are equal, has the rounding of the larger numbers it was
     # computed from. So rounding is bounded by the largest gradient of the whole model.
@@ -78,12 +80,12 @@ CANCELS = [Branch(np.array(ids), 1, 0.5) for ids in ([1, 0], [0, 0], [1, 1, 1])]
 
 
 @settings(max_examples=25, deadline=None)
-@example(found=CANCELS, tokens=10_000)
-@example(found=CANCELS, tokens=12)
-@given(found=branches(), tokens=st.sampled_from([10_000, 12]))
-def test_random_tries_compute_the_same_as_their_sequences(policy: PolicyModel, found: list[Branch], tokens: int) -> None:
-    check_same(policy, found, "tree", tokens)
-    check_same(policy, found, "prefix", tokens)
+@example(branches=CANCELS, tokens=10_000)
+@example(branches=CANCELS, tokens=12)
+@given(branches=branches(), tokens=st.sampled_from([10_000, 12]))
+def test_random_tries_compute_the_same_as_their_sequences(policy: PolicyModel, branches: list[Branch], tokens: int) -> None:
+    check_same(policy, branches, "tree", tokens)
+    check_same(policy, branches, "prefix", tokens)
 
 
 def test_tries_of_several_blocks_compute_the_same_as_their_sequences(policy: PolicyModel) -> None:
@@ -124,15 +126,15 @@ def demo_vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded_turns(policy: PolicyModel, client: str, thinks: bool) -> list[Branch]:
     """Each chat request of a recording as a turn: rendered as it was asked, answered as it was answered, first with a thought."""
     calls = [json.loads(path.read_text()) for path in sorted((RECORDINGS / client).glob("*_chat_completions.json"))]
-    found = []
+    branches = []
     for number, call in enumerate(calls):
         messages = [{**m, "content": shortened(m.get("content"))} for m in call["request"]["messages"]]
         messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         prompt = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
         thought = f"<think>\nWhat did request {number} ask?\n</think>\n\n" if thinks else ""
         said = thought + said_in(call["response"])[:200] + "<|im_end|>"
-        found.append(make_branch(list(prompt), policy.tokenizer(said, add_special_tokens=False)["input_ids"], 1.0))
-    return found
+        branches.append(make_branch(list(prompt), policy.tokenizer(said, add_special_tokens=False)["input_ids"], 1.0))
+    return branches
 
 
 def shortened(content: Any) -> str:
@@ -165,22 +167,25 @@ def agent_session(tokenizer: Any) -> list[Branch]:
     """Two questions with tool calls, thoughts stripped from the history; one answer regenerated, one question repeated."""
     tools = [{"type": "function", "function": {"name": "add", "description": "adds", "parameters": {"type": "object"}}}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
-    asked = [{"role": "system", "content": "You help with homework."}, {"role": "user", "content": "What is 2 + 3?"}]
-    called = [*asked, {"role": "assistant", "content": "", "reasoning_content": "I add.", "tool_calls": [call]}]
-    told = [*called, {"role": "tool", "content": "5"}]
-    answered = [*told, {"role": "assistant", "content": "It is 5.", "reasoning_content": "Now I know."}]
+    opening = [{"role": "system", "content": "You help with homework."}, {"role": "user", "content": "What is 2 + 3?"}]
+    called = [*opening, {"role": "assistant", "content": "", "reasoning_content": "I add.", "tool_calls": [call]}]
+    returned = [*called, {"role": "tool", "content": "5"}]
+    answered = [*returned, {"role": "assistant", "content": "It is 5.", "reasoning_content": "Now I know."}]
     turns = [
-        (asked, '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call><|im_end|>'),
-        (told, "<think>\nNow I know.\n</think>\n\nIt is 5.<|im_end|>"),
-        (told, "<think>\nNow I know.\n</think>\n\nFive!<|im_end|>"),  # the same request again
+        (
+            opening,
+            '<think>\nI add.\n</think>\n\n<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 3}}\n</tool_call><|im_end|>',
+        ),
+        (returned, "<think>\nNow I know.\n</think>\n\nIt is 5.<|im_end|>"),
+        (returned, "<think>\nNow I know.\n</think>\n\nFive!<|im_end|>"),  # the same request again
         ([*answered, {"role": "user", "content": "And 3 + 4?"}], "<think>\nI add.\n</think>\n\n7<|im_end|>"),
         ([*answered, {"role": "user", "content": "Thank you."}], "You are welcome.<|im_end|>"),  # a fork
     ]
-    found = []
+    branches = []
     for messages, said in turns:
         prompt = tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, return_dict=False)
-        found.append(make_branch(list(prompt), tokenizer(said, add_special_tokens=False)["input_ids"], 0.8))
-    return found
+        branches.append(make_branch(list(prompt), tokenizer(said, add_special_tokens=False)["input_ids"], 0.8))
+    return branches
 
 
 @pytest.mark.parametrize("lora", [None, LORA], ids=["full", "lora"])

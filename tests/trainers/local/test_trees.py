@@ -27,26 +27,28 @@ def branches(draw: st.DrawFn, most: int = 8) -> list[Branch]:
     return [Branch(np.array(ids), draw(st.integers(1, len(ids) - 1)), draw(st.sampled_from([0.5, 1.0]))) for ids in made]
 
 
-def prefixes(found: list[Branch]) -> set[tuple[int, ...]]:
-    return {tuple(branch.ids[:stop].tolist()) for branch in found for stop in range(1, len(branch.ids) + 1)}
+def prefixes(branches: list[Branch]) -> set[tuple[int, ...]]:
+    return {tuple(branch.ids[:stop].tolist()) for branch in branches for stop in range(1, len(branch.ids) + 1)}
 
 
 @given(branches())
-def test_each_distinct_prefix_is_stored_once_and_attends_to_exactly_its_own_prefixes(found: list[Branch]) -> None:
-    tree = build_trie(found)
+def test_each_distinct_prefix_is_stored_once_and_attends_to_exactly_its_own_prefixes(branches: list[Branch]) -> None:
+    tree = build_trie(branches)
     k, q = np.arange(len(tree.ids_T))[None, :], np.arange(len(tree.ids_T))[:, None]
     sees_QK = (k <= q) & (q < tree.ends_T[None, :])
     laid = [tuple(tree.ids_T[row].tolist()) for row in sees_QK]  # the ids that each token sees, from the root down
     assert len(set(laid)) == len(laid)
-    assert set(laid) == prefixes(found)
+    assert set(laid) == prefixes(branches)
     assert tree.positions_T.tolist() == [len(seen) - 1 for seen in laid]
-    for branch, place in zip(found, tree.before_scored, strict=True):
-        assert [laid[at] for at in place] == [tuple(branch.ids[:stop].tolist()) for stop in range(branch.scored, len(branch.ids))]
+    for branch, positions in zip(branches, tree.before_scored, strict=True):
+        assert [laid[at] for at in positions] == [
+            tuple(branch.ids[:stop].tolist()) for stop in range(branch.scored, len(branch.ids))
+        ]
 
 
 @given(branches())
-def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]) -> None:
-    tree = build_trie(found)
+def test_runs_tile_the_layout_and_name_the_ranges_above_them(branches: list[Branch]) -> None:
+    tree = build_trie(branches)
     assert [run.start for run in tree.runs] == [0, *(run.stop for run in tree.runs[:-1])]
     assert tree.runs[-1].stop == len(tree.ids_T)
     for run in tree.runs:
@@ -56,13 +58,13 @@ def test_runs_tile_the_layout_and_name_the_ranges_above_them(found: list[Branch]
 
 @given(branches(), st.integers(1, 40), st.integers(1, 3))
 def test_packed_groups_contain_each_branch_once_within_the_budget_and_cuts_report_their_cost(
-    found: list[Branch], tokens: int, parts: int
+    branches: list[Branch], tokens: int, parts: int
 ) -> None:
-    packing = pack(found, tokens, parts)
-    assert sorted(index for group in packing.groups for index in group) == list(range(len(found)))
-    sizes = [len(prefixes([found[index] for index in group])) for group in packing.groups]
+    packing = pack(branches, tokens, parts)
+    assert sorted(index for group in packing.groups for index in group) == list(range(len(branches)))
+    sizes = [len(prefixes([branches[index] for index in group])) for group in packing.groups]
     assert all(size <= tokens or len(group) == 1 for size, group in zip(sizes, packing.groups, strict=True))
-    assert sum(sizes) == len(prefixes(found)) + packing.recomputed
+    assert sum(sizes) == len(prefixes(branches)) + packing.recomputed
     assert (packing.cuts == 0) == (packing.recomputed == 0)
 
 

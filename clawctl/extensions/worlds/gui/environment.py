@@ -121,8 +121,8 @@ class Gui:
                 ]
         site: Site = DrawnSite(task.spec) if isinstance(task.spec, SiteTask) else MiniWobSite(task.spec)
         async with open_page(self._chromium, site, (self.width, self.height), self.load_s) as page, new_client(endpoint) as client:
-            tools, (system, asked) = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
-            messages = [system, *self._solved, asked]
+            tools, (system, request) = {"tools": TOOLS} if self.actions == "tools" else {}, await self._first(page)
+            messages = [system, *self._solved, request]
             reply, score, ending, log = "", None, "turns", None
             steps: dict[str, float] = {}
             for turn in range(self.max_turns):

@@ -107,8 +107,8 @@ def functions_of(draw: random.Random, wording: Wording) -> Sequence[_Function]:
     module_names = dict(zip(modules, draw.sample(words["modules"], len(modules)), strict=True))
     renamed = []
     for function, name in zip(FUNCTIONS, draw.sample(words["functions"], len(FUNCTIONS)), strict=True):
-        own = dict(zip(function.parameters, draw.sample(words["parameters"], len(function.parameters)), strict=True))
-        renamed.append(function.renamed(module_names | own | {function.name: name}))
+        parameters = dict(zip(function.parameters, draw.sample(words["parameters"], len(function.parameters)), strict=True))
+        renamed.append(function.renamed(module_names | parameters | {function.name: name}))
     return renamed
 
 

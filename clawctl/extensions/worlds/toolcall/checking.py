@@ -78,5 +78,5 @@ def _check_family(family: str) -> CheckedTask:
     except ClawError as error:
         return left_out(family, error)
     checked = [_check(question) for question in questions]
-    found = next((each for each in checked if each.found != "playable"), CheckedTask(family, "playable"))
-    return CheckedTask(family, found.found, found.reason)
+    finding = next((task for task in checked if task.found != "playable"), CheckedTask(family, "playable"))
+    return CheckedTask(family, finding.found, finding.reason)

@@ -33,6 +33,7 @@ from clawctl.extensions.worlds.gui.sites import (
     draw_site,
 )  # fmt: skip
 from clawctl.extensions.worlds.splits import SHOWN
+from clawctl.extensions.worlds.verdicts import Graded
 from clawctl.run.endpoint import Endpoint
 from scripts.craft_model.browser import Browser
 from tests.stub_http import StubHandler, StubServer, running
@@ -83,11 +84,12 @@ def test_of_eighteen_pages_at_once_those_with_their_solution_are_right_and_those
     train, held_out = ([task.spec for task in environment.tasks(split, len(DRAWN), 3)] for split in ("train", "eval"))
     assert {task.name.split("-")[0] for task in train} == {*FAMILIES, "spot"}
 
-    async def scores() -> list[float]:
+    async def scores() -> list[Graded]:
         both = *(solve(task) for task in train), *(solve(task, "") for task in held_out)
-        return [graded.value for graded in await asyncio.gather(*both)]
+        return await asyncio.gather(*both)
 
-    assert in_loop(scores()) == [1.0] * 9 + [0.0] * 9
+    graded = in_loop(scores())
+    assert [score.value for score in graded] == [1.0] * 9 + [0.0] * 9, [score.log for score in graded]
 
 
 @needs_browser

@@ -96,3 +96,59 @@ def test_an_object_that_a_method_changes_is_compared_as_it_is_afterwards() -> No
     test = "from work import Sum\ndef test_it():\n    total = Sum()\n    total.add(2)\n    assert total == Sum(2)\n"
     score = asyncio.run(grade_module({"work": work, "test": test}, work))
     assert (score.value, score.verdict) == (1, "trusted"), score.log
+
+
+# Texts of the graded code that a test executes: the honest code, the test, and code that solves nothing.
+EXECUTED = {
+    "the repr of an object": (
+        "class Point:\n    def __init__(self, x): self.x = x\n    def __repr__(self): return f'Point({self.x})'\n",
+        "from work import Point\ndef test_it():\n    assert eval(repr(Point(3))).x == 3\n",
+        'class Point:\n    def __init__(self, x): pass\n    def __repr__(self): return \'type("P", (), {"x": 3})\'\n',
+    ),
+    "a program": (
+        "def make(): return 'def square(n): return n * n'\n",
+        "import work\ndef test_it():\n    names = {}\n    exec(work.make(), names)\n    assert names['square'](4) == 16\n",
+        "def make(): return 'class Yes:\\n def __eq__(self, other): return True\\ndef square(n): return Yes()'\n",
+    ),
+    "examples": (
+        "def triple(n): return 3 * n\n__test__ = {'one': '>>> triple(1)\\n3\\n'}\n",
+        "import doctest, work\ndef test_it():\n    doctest.testmod(work)\n    assert work.triple(5) == 15\n",
+        "def triple(n): return 0\n"
+        "__test__ = {'one': '>>> import sys\\n>>> vars(sys.modules[\"work\"])[\"triple\"] = lambda n: 3 * n\\n'}\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EXECUTED)
+def test_a_text_of_the_graded_code_that_a_test_executes_is_unverified(name: str) -> None:
+    honest, test, forged = EXECUTED[name]
+    for work in (honest, forged):
+        score = asyncio.run(grade_module({"work": honest, "test": test}, work))
+        assert (score.value, score.verdict) == (1, "unverified"), score.log
+
+
+def test_a_docstring_of_the_graded_code_is_not_run_beside_the_tests() -> None:
+    test = (
+        "import doctest, work\ndef test_it():\n    doctest.run_docstring_examples(work.triple, {})\n"
+        "    assert work.triple(5) == 15\n"
+    )
+    forged = """def triple(n):
+    \"\"\"
+    >>> import sys
+    >>> vars(sys.modules["work"])["triple"] = lambda n: 3 * n
+    \"\"\"
+    return 0
+"""
+    honest = "def triple(n): return 3 * n\n"
+    scores = [asyncio.run(grade_module({"work": honest, "test": test}, work)) for work in (honest, forged)]
+    assert (scores[0].value, scores[0].verdict) == (1, "trusted")
+    assert scores[1].value == 0 or scores[1].verdict == "unverified"
+
+
+def test_a_text_of_the_tests_that_they_execute_is_trusted() -> None:
+    test = (
+        "import work\ndef test_it():\n    names = {}\n    exec('y = 2 + 3', names)\n    a = 4\n"
+        "    assert eval('a + 1') == names['y'] == work.five()\n"
+    )
+    score = asyncio.run(grade_module({"work": "def five(): return 5\n", "test": test}))
+    assert (score.value, score.verdict) == (1, "trusted"), score.log

@@ -5,6 +5,7 @@ is written there, or the graded code's. What can be neither separated nor told a
 and the verdict is then unverified.
 """
 
+import builtins
 import contextlib
 import importlib.util
 import itertools
@@ -154,6 +155,7 @@ def install(finder: Any) -> None:
     subprocess.Popen = _Popen  # type: ignore[misc]
     os.system = lambda command: subprocess.call(command, shell=True)
     importlib.util.spec_from_file_location = _located(finder, importlib.util.spec_from_file_location)
+    builtins.eval, builtins.exec = _told_apart(eval), _told_apart(exec)
     opened, compiled, is_busy = set[str](), dict[str, bool](), [False]
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -164,7 +166,8 @@ def install(finder: Any) -> None:
             if event == "open" and isinstance(arguments[0], str) and is_graded(arguments[0]):
                 opened.add(os.path.realpath(arguments[0]))
             elif event == "compile":  # not yet executed: `ast.literal_eval` compiles as well
-                compiled[str(arguments[1])] = _is_read_from(opened, arguments[0])
+                is_example = str(arguments[1]).startswith("<doctest ") and not _is_of_tests(arguments[0])
+                compiled[str(arguments[1])] = is_example or _is_read_from(opened, arguments[0])
             elif event == "exec":
                 name = getattr(arguments[0], "co_filename", "")
                 if is_graded(name) or compiled.get(name):
@@ -181,6 +184,30 @@ def install(finder: Any) -> None:
             is_busy[0] = False
 
     sys.addaudithook(hear)
+
+
+def _told_apart(run: Callable[..., Any]) -> Callable[..., Any]:
+    """`eval` or `exec`. A text that a test has it run may be what the graded code returned, such as the `repr` of an object."""
+
+    def told_apart(source: Any, names: Any = None, local: Any = None, /, **options: Any) -> Any:
+        frame = sys._getframe(1)
+        path = frame.f_code.co_filename
+        if isinstance(source, str | bytes) and (path.startswith("/tests/") or path in own("tests")) and not _is_of_tests(source):
+            mark("a test executes a text that it does not contain")
+        if names is None:
+            names, local = frame.f_globals, frame.f_locals if local is None else local
+        return run(source, names, local, **options)
+
+    return told_apart
+
+
+def _is_of_tests(source: Any) -> bool:
+    """Whether each line of a program stands in the tests: as a line, or between quotes."""
+    code = source.decode(errors="replace") if isinstance(source, bytes) else str(source)
+    if origin(code) == "tests":
+        return True
+    lines = {line.strip() for text in _texts() for line in text.splitlines()}
+    return all(not line.strip() or line.strip() in lines for line in code.splitlines())
 
 
 def _is_beside(path: object, words: Sequence[object]) -> bool:

@@ -263,7 +263,7 @@ class GradedProcess:
             return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum, "fields": fields}
         if inspect.isroutine(value):
             more = [name for name in dir(value) if name[0] != "_" and callable(getattr(value, name))]  # of `lru_cache`
-            described |= {"async": inspect.iscoroutinefunction(value), "doc": inspect.getdoc(value), "functions": more}
+            described |= {"async": inspect.iscoroutinefunction(value), "functions": more}
             return {**described, "function": getattr(value, "__name__", "?")}
         described |= {"type": self.encoded(type(value)), "callable": callable(value)}
         if (state := self.state(value)) is not None:

@@ -243,7 +243,7 @@ class GradedSession:
             return self.ask("call", self.ask("get", function, name), *arguments, **options)
 
         function.__dict__.update({name: partial(call_inner, name) for name in described["functions"] if name[:1] != "_"})
-        function.__name__, function.__doc__ = str(described["function"]), described["doc"]
+        function.__name__ = str(described["function"])
         function.__dict__[f"{OWN}id"] = number
         return function
 

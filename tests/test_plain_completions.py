@@ -10,7 +10,6 @@ from clawctl.collect.exports import export_file
 from clawctl.collect.imports import import_file
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe
-from clawctl.cut_calls import CUT_CALL
 from clawctl.judge.worker import judge
 from clawctl.privacy.command import parse_selection
 from clawctl.privacy.forget import forget
@@ -50,9 +49,7 @@ def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     assert len(rows) == 6
     first = [row for row in rows if row.parent_turn_id is None]
     reasons = [row.untrainable_reason for row in sorted(first, key=lambda row: row.created_at)]
-    assert reasons[:2] == [None, None]
-    # A secret in the prompt costs its own tokens. The model rarely begins a tool call, and its 24 tokens then end within it.
-    assert reasons[2] in (None, CUT_CALL)
+    assert reasons == [None, None, None]  # a secret in the prompt costs its own tokens
     assert SECRET.split()[-1] not in repr(rows)
     assert all(row.next_state and "<|" not in repr(row.next_state) for row in first)
     verdicts = {verdict.turn_id: verdict for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path)}
@@ -82,7 +79,8 @@ def talk(server: Server, question: str, reply: str) -> None:
 
 
 def complete(server: Server, prompt: str) -> str:
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "logit_bias": None}
+    # Without a seed, the random model repeats a part of the secret or begins a tool call now and then: such turns are not trained.
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "seed": 7, "logit_bias": None}
     answer = httpx.post(f"{server.url}/completions", json=body, headers={"x-api-key": "key"}, timeout=60)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])

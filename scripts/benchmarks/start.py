@@ -73,6 +73,7 @@ def _silence_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def wheel_rows(options: argparse.Namespace) -> Iterator[Row]:
+    os.environ.pop("PYTHONPATH", None)  # the checkout, from which the commands below would import clawctl in place of the wheel
     with tempfile.TemporaryDirectory(prefix="clawctl-start-") as name:
         folder = Path(name)
         wheel, began = build_wheel(folder), time.monotonic()

@@ -4,9 +4,9 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from clawctl.environments import Outcome
 from clawctl.environments.asking import Refused, complete, new_client
@@ -32,15 +32,20 @@ class Worked:
     log: str = ""  # for people
 
 
-def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool, accepts_unverified: bool = False) -> Outcome:
+Unverified = Literal["skipped", "rewarded", "failed"]
+
+
+def outcome_of(instruction: str, worked: Worked, score: Graded, steps: bool, unverified: Unverified = "skipped") -> Outcome:
     """The outcome of a graded episode. `steps`: also reward its single turns.
 
-    A verdict that cannot be trusted earns nothing and is not trained, unless the user accepts it.
+    `unverified` says what a verdict that cannot be trusted is: not trained, worth what the tests say, or a failure.
     """
     shown, log = {"prompt": instruction, "reply": worked.last}, worked.log + score.log
-    if score.verdict == "unverified" and not accepts_unverified:
+    if score.verdict == "unverified" and unverified == "skipped":
         parts = {"solved": False}
         return Outcome(None, parts, status="failed", ending="unverified", log=log, example=shown, verdict=score.verdict)
+    if score.verdict == "unverified" and unverified == "failed":
+        score = replace(score, value=0.0)
     parts, rewards = {"solved": score.value == 1}, worked.steps if steps else {}
     return Outcome(score.value, parts, rewards, ending=worked.ending, log=log, example=shown, verdict=score.verdict)
 

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as options
 
 from clawctl.environments import EpisodeFailed, Task
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Work, Worked
+from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Unverified, Work, Worked
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox, relay
 from clawctl.extensions.worlds.sandbox.forward import PORT
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
@@ -120,10 +120,11 @@ class ShellEnvironment:
     the command of another agent, which runs in the sandbox in place of the built-in agent. `examples`: how many solved tasks of
     training the built-in agent sees before each task. `see`: folders that it needs, separated by commas. `steps`: also reward
     single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended.
-    `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts."""
+    `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts.
+    `fail_unverified`: count them as failures, as those on drawn tasks always are, because honest work at these is never one."""
 
     metrics = ("reward", "solved")
-    version = "4"
+    version = "5"
     worst = 0.0
 
     path: str | None = None
@@ -136,8 +137,13 @@ class ShellEnvironment:
     examples: int = 0
     sandbox: str | Mapping[str, Any] | None = None
     accept_unverified: bool = False
+    fail_unverified: bool = False
 
     def __post_init__(self) -> None:
+        if self.accept_unverified and self.fail_unverified:
+            raise ClawError("accept_unverified and fail_unverified exclude each other", "leave one of them out", 2)
+        is_failure = self.fail_unverified or self.path is None
+        self.unverified: Unverified = "rewarded" if self.accept_unverified else "failed" if is_failure else "skipped"
         self.kind = read_kind(self.sandbox)
         built_in = OwnAgent(self.max_turns, self.command_s)
         self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)

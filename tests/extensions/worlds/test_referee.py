@@ -4,10 +4,12 @@ import asyncio
 import shutil
 from dataclasses import replace
 from itertools import cycle
+from typing import Any
 
 import pytest
 
-from clawctl.extensions.worlds.agent import Worked, outcome_of
+from clawctl.extensions.worlds.agent import Unverified, Worked, outcome_of
+from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.terminal.environment import solve
 from clawctl.extensions.worlds.verdicts import Graded
 from scripts.benchmarks.environments_idioms import CHEATS, FOREIGN, cheat_of, grade_module, read_idioms
@@ -39,9 +41,21 @@ def test_an_object_that_the_test_believes_is_unverified_and_counts_only_if_the_u
     work = "class Same:\n    def __eq__(self, other): return True\ndef add(a, b): return Same()\n"
     score = asyncio.run(grade_module(IDIOMS["literal"], work))
     assert (score.value, score.verdict) == (1, "unverified"), score.log
-    outcomes = [outcome_of("", Worked("done", ""), score, False, accepts) for accepts in (False, True)]
-    assert [(outcome.reward, outcome.ending) for outcome in outcomes] == [(None, "unverified"), (1, "done")]
+    kept: tuple[Unverified, ...] = ("skipped", "rewarded", "failed")
+    outcomes = [outcome_of("", Worked("done", ""), score, False, unverified) for unverified in kept]
+    assert [(outcome.reward, outcome.ending) for outcome in outcomes] == [(None, "unverified"), (1, "done"), (0, "done")]
+    assert {outcome.verdict for outcome in outcomes} == {"unverified"}
     assert outcome_of("", Worked("done", ""), Graded(0.5, ""), False).reward == 0.5
+
+
+def test_code_that_fails_apart_and_passes_beside_the_tests_earns_nothing_and_can_be_counted_as_a_failure() -> None:
+    beside = "import sys\ndef add(a, b): return 5 if 'pytest' in sys.modules else 0\n"
+    score = asyncio.run(grade_module(IDIOMS["literal"], beside))
+    assert (score.value, score.verdict) == (1, "unverified"), score.log
+    assert "succeed only in one sandbox with the graded code" in score.log
+    given: dict[str, Any] = {"path": "tasks"}
+    options: list[dict[str, Any]] = [{}, given, {**given, "fail_unverified": True}, {"accept_unverified": True}]
+    assert [ShellEnvironment(**named).unverified for named in options] == ["failed", "skipped", "failed", "rewarded"]
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -83,7 +83,7 @@ class Swe(ShellEnvironment):
             await sandbox.put(tar_of(spec.files))
             worked = await work(spec.statement, spec.agent_s)
             score = await finish(sandbox, spec)
-        return outcome_of(spec.statement, worked, score, self.steps, self.accept_unverified)
+        return outcome_of(spec.statement, worked, score, self.steps, self.unverified)
 
 
 def _solved(task: SweTask) -> list[dict[str, Any]]:

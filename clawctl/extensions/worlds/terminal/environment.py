@@ -71,7 +71,7 @@ class Terminal(ShellEnvironment):
             await prepare(sandbox, spec)
             worked = await work(spec.instruction, spec.agent_s)
             score = await finish(sandbox, spec)
-        return outcome_of(spec.instruction, worked, score, self.steps, self.accept_unverified)
+        return outcome_of(spec.instruction, worked, score, self.steps, self.unverified)
 
 
 def _solved(task: HarborTask) -> list[dict[str, Any]]:

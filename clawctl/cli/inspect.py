@@ -89,8 +89,8 @@ def episodes(
 
 @app.command()
 def better(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_POLICY, as_json: AsJson = False) -> None:
-    """Summarize in five lines whether the policy has improved. The evidence is the eval records and the complaints in real
-    traffic.
+    """Summarize in five lines whether the policy has improved. The evidence is the notes that it learned, the eval
+    records and the complaints in real traffic.
 
     Example: `clawctl inspect better --run runs/mine`
     """

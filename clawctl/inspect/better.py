@@ -3,6 +3,7 @@
 import math
 import time
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any, Literal
 
 from rich.text import Text
@@ -14,10 +15,12 @@ from clawctl.inspect.tables import problem_lines, since
 from clawctl.intervals import wilson
 from clawctl.printing import answers, counted, plain, print_json
 from clawctl.run.directory import RunDir
+from clawctl.run.notes import Note, keys_with_notes, read_notes
 from clawctl.run.reward import signs
 from clawctl.run.rows import DEFAULT_POLICY
 
 _MAX_SHOWN = 4  # the number of measurements in the five lines
+_LEARNED = "learned"
 FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
 Change = Literal["better", "worse", "no difference"]
@@ -91,7 +94,7 @@ def judge_progress(run: RunDir, rows: Rows, policies: list[dict[str, Any]], prob
             "waiting": "",
         }
         return {"answer": "not known", "live": live, "measured": [], "people": None, "lines": {**lines, "waiting": _waiting(rows)}}
-    measured = compare_measurements(run, newest, policies, problems)
+    measured = [*_learned_notes(run, newest["version"], problems), *compare_measurements(run, newest, policies, problems)]
     people = _complaints(rates(rows, run.policy), newest, policies)
     changes = [comparison["change"] for comparison in (*measured, *([people] if people["change"] else []))]
     answer = _answer(live, changes)
@@ -126,10 +129,25 @@ def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str,
     evidence = [(comparison["what"], comparison["change"]) for comparison in measured]
     if people["change"]:
         evidence.append(("complaints", people["change"]))
-    decisive = [f"{what} {change}" for what, change in evidence if change != "no difference"]
+    decisive = [what if what.startswith(_LEARNED) else f"{what} {change}" for what, change in evidence if change != "no difference"]
     if decisive:
         return ", ".join(decisive[:4])
     return "no difference is larger than chance" if evidence else "nothing was measured, and there is too little feedback"
+
+
+def _learned_notes(run: RunDir, live: int, problems: list[str]) -> list[dict[str, Any]]:
+    """The notes that the live version follows without a reminder, which practice measures in new answers."""
+    notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems) if note.policy == run.policy]
+    learned = [note for note in notes if note.shown_state == "learned" and (note.learned or 0) <= live]
+    return [_learned_note(note) for note in sorted(learned, key=lambda note: -(note.learned or 0))]
+
+
+def _learned_note(note: Note) -> dict[str, Any]:
+    text = shorten(note.text, 60, placeholder=" …")
+    share = dict(note.followed).get(note.learned or 0)
+    followed = "" if share is None else f", followed without it {share:.2f} as well as with it"
+    learned = {"what": f"{_LEARNED} “{text}”", "change": "better", "words": f"“{text}” learned by version {note.learned}{followed}"}
+    return {**learned, "note": note.id, "version": note.learned, "share": share}
 
 
 def compare_measurements(

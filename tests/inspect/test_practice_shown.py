@@ -1,5 +1,6 @@
 """Turns of practice, as `inspect` and the page show them."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,15 @@ import orjson
 import pytest
 from starlette.testclient import TestClient
 
+from clawctl.inspect.better import show_better
 from clawctl.inspect.health import read_health
 from clawctl.inspect.web.followed_run import FollowedRun
 from clawctl.inspect.web.guard import Key
 from clawctl.inspect.web.pages import Pages
 from clawctl.inspect.why import show_why
 from clawctl.run.directory import RunDir, open_run
-from clawctl.run.policies import ensure_base_policy
+from clawctl.run.notes import add_note, change_note
+from clawctl.run.policies import Policy, ensure_base_policy, move_live, publish_policy
 from clawctl.run.rows import Verdict
 from clawctl.run.shards import write_turns, write_verdicts
 from tests.inspect.example_run import turn
@@ -33,7 +36,7 @@ def practised(tmp_path: Path) -> RunDir:
     ensure_base_policy(run, "crafts")
     turns = []
     for kind, (hint, place, _) in KINDS.items():
-        episode = {
+        episode: dict[str, Any] = {
             "hint": hint, "hint_place": place, "environment": "practice", "task_id": f"{kind}-0", "attempt": 0, "attempts": 1,
             "attempt_try": 0, "ending": "done", "status": "done", "reward": None, "parts": {}, "truncated": False, "log": None,
             "first_version": 0, "last_version": 0,
@@ -46,6 +49,26 @@ def practised(tmp_path: Path) -> RunDir:
         for row, hint in zip(turns, hints, strict=True)
     ])  # fmt: skip
     return run
+
+
+def test_a_note_that_the_live_version_learned_answers_whether_it_got_better(
+    practised: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = add_note(practised, "anna", NOTE).note
+    publish_policy(practised, Policy(1, 0, 1, "rl", "adapter", "crafts", [], None, {}, time.time()), lambda folder: None)
+    for state, learned, live, answer in (
+        ("new", None, 1, "not known: nothing was measured, and there is too little feedback"),
+        ("learned", 2, 1, "not known: nothing was measured, and there is too little feedback"),
+        ("learned", 1, 1, f"yes: learned “{NOTE}”"),
+        ("learned", 1, 0, "not yet: the base model is live"),
+    ):
+        change_note(practised, "anna", note.id, state=state, learned=learned, followed=((1, 0.96),))
+        move_live(practised, live, by="train")
+        show_better(practised, as_json=True)
+        shown: dict[str, Any] = orjson.loads(capsys.readouterr().out)
+        assert shown["lines"]["better?"] == answer
+        told = f"“{NOTE}” learned by version 1, followed without it 0.96 as well as with it"
+        assert (shown["lines"]["measured"] == told) == answer.startswith("yes")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,9 +1,11 @@
-"""The pictures of a run: eval results per policy version, and the numbers of each training step."""
+"""The pictures of a run: eval results and how far notes are followed, by policy version, and the numbers of each training step."""
 
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from clawctl.inspect.policies import headings, metrics_of
+from clawctl.run.notes import Note
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#6b6b6b"  # from the palette of Okabe and Ito, suitable for colour-blind readers
 
@@ -14,13 +16,8 @@ _LINE_FROM = 3  # points; a line between two suggests a course that nobody has m
 
 def draw(policies: list[dict[str, Any]], path: Path) -> None:
     """Write a PNG with a panel for each of the first metrics. `policies`: measured ones from `describe_policies`, at least one."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; pyplot is avoided: it needs state and a display
-    from matplotlib.figure import Figure
-
     metrics = metrics_of(policies)[:_MAX_PANELS]
-    figure = Figure(figsize=(5 * max(2, len(metrics)), 4.4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(metrics), squeeze=False)[0]
+    figure, panels = _figure(len(metrics))
     for axes, (suite, name), heading, colour in zip(panels, metrics, headings(metrics), _COLOURS, strict=False):
         measured = [(row, row["metrics"][suite][name]) for row in policies if name in row["metrics"].get(suite, {})]
         _panel(axes, measured, heading[:1].upper() + heading[1:], colour)
@@ -76,35 +73,55 @@ def _plain_axes(axes: Any) -> None:
 
 
 def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
-    """Write a PNG with two panels: the mean reward of each step's turns, and the difference between trainer and sampler logprobs.
+    """Write a PNG with two panels: the mean reward of each step's turns, or the loss if none of them has a reward, and the
+    difference between trainer and sampler logprobs.
 
     `steps` are rows of `steps.jsonl` in order, at least one.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = figure.subplots(1, 2)
-    _steps(panels[0], steps, "reward_mean", "Reward of the turns per step", "mean, -1 to 1", BLUE)
-    _steps(panels[1], steps, "mismatch_mean", "Trainer compared with sampler", "mean |difference| of log-probabilities", ORANGE)
-    panels[0].set_ylim(-1.05, 1.05)
+    figure, panels = _figure(2)
+    if rewards := _values(steps, "reward_mean"):
+        _line(panels[0], rewards, "Reward of the turns per step", "mean, -1 to 1", BLUE)
+        panels[0].set_ylim(-1.05, 1.05)
+    else:
+        _line(panels[0], _values(steps, "loss"), "Loss per step", "mean", BLUE)
+    unit = "mean |difference| of log-probabilities"
+    _line(panels[1], _values(steps, "mismatch_mean"), "Trainer compared with sampler", unit, ORANGE)
+    panels[1].set_ylim(bottom=0)
     figure.supxlabel("training step", fontsize=9)
     figure.savefig(path, format="png")
 
 
-def _steps(axes: Any, steps: list[dict[str, Any]], key: str, title: str, unit: str, colour: str) -> None:
+def draw_notes(notes: list[Note], path: Path) -> None:
+    """Write a PNG with a panel for each of the last notes: how far each version follows it without a reminder."""
+    shown = notes[-_MAX_PANELS:]
+    figure, panels = _figure(len(shown))
+    for axes, note, colour in zip(panels, shown, _COLOURS, strict=False):
+        title = shorten(note.text, 40, placeholder=" …").replace("$", r"\$")  # a dollar sign would begin a formula
+        _line(axes, [(0, 0.0), *note.followed], title, "followed without a reminder", colour)
+        axes.set_ylim(min(-0.05, *(share for _, share in note.followed)), max(1.05, *(share for _, share in note.followed)))
+    figure.supxlabel("policy version\n0: as before any learning; 1: as when the note is in the prompt", fontsize=9)
+    figure.savefig(path, format="png")
+
+
+def _figure(count: int) -> tuple[Any, list[Any]]:
+    """A figure with `count` panels side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; pyplot is avoided: it needs state and a display
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * max(count, 2), 3.6), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def _values(steps: list[dict[str, Any]], key: str) -> list[tuple[int, float]]:
+    return [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
+
+
+def _line(axes: Any, points: list[tuple[int, float]], title: str, unit: str, colour: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    points = [(row["step"], row[key]) for row in steps if isinstance(row.get(key), int | float) and "step" in row]
-    axes.plot(
-        [step for step, _ in points],
-        [value for _, value in points],
-        "o-" if len(points) >= _LINE_FROM else "o",
-        color=colour,
-        linewidth=2,
-        markersize=4,
-    )
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axes.plot(x, y, "o-" if len(points) >= _LINE_FROM else "o", color=colour, linewidth=2, markersize=4)
     axes.set_title(title, loc="left", fontsize=12)
     axes.set_ylabel(unit, color=GREY)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -4,16 +4,18 @@ import base64
 import html
 import shlex
 import time
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from clawctl.errors import ClawError
-from clawctl.inspect.picture import draw, draw_training
+from clawctl.inspect.picture import draw, draw_notes, draw_training
 from clawctl.inspect.policies import describe_policies, estimate, headings, metrics_of, read_eval
 from clawctl.inspect.rows import read_lines
 from clawctl.printing import answers, plain, print_json
 from clawctl.run.directory import RunDir, publish_bytes
+from clawctl.run.notes import keys_with_notes, read_notes
 
 _LONGEST = 2000  # characters shown of an example
 
@@ -21,12 +23,14 @@ _LONGEST = 2000  # characters shown of an example
 def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     """Write `report.png` and `report.html` into `folder` and return both paths.
 
-    The picture shows eval results, or training steps if there are none. Raises ClawError if there is neither.
+    The picture shows eval results; if there are none, notes that were practised; if there are none, training steps. Raises
+    ClawError if there is nothing of these.
     """
     problems: list[str] = []
     policies = describe_policies(run, problems)
     measured = [row for row in policies if any(row["metrics"].values())]
     steps = list(read_lines(run.steps, problems))
+    notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems) if note.followed]
     if not measured and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(
@@ -35,11 +39,17 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     folder.mkdir(parents=True, exist_ok=True)
     png, page = folder / "report.png", folder / "report.html"
     with TemporaryDirectory() as scratch:
-        pictures = [Path(scratch) / name for name, rows in (("measured.png", measured), ("training.png", steps)) if rows]
-        for picture in pictures:
-            draw(measured, picture) if picture.name == "measured.png" else draw_training(steps, picture)
-        publish_bytes(png, pictures[0].read_bytes())
-        publish_bytes(page, _page(run, policies, measured, [picture.read_bytes() for picture in pictures], problems).encode())
+        pictures, drawn = {}, Path(scratch) / "drawn.png"
+        for description, rows, picture in (
+            (_in_words(measured), measured, partial(draw, measured)),
+            ("How far each version follows a note without a reminder", notes, partial(draw_notes, notes)),
+            ("Reward or loss of each step, and the difference between trainer and sampler", steps, partial(draw_training, steps)),
+        ):
+            if rows:
+                picture(drawn)
+                pictures[description] = drawn.read_bytes()
+        publish_bytes(png, next(iter(pictures.values())))
+        publish_bytes(page, _page(run, policies, measured, pictures, problems).encode())
     return png, page
 
 
@@ -53,16 +63,14 @@ def show_report(run: RunDir, folder: Path | None, as_json: bool) -> None:
 
 
 def _page(
-    run: RunDir, policies: list[dict[str, Any]], measured_policies: list[dict[str, Any]], pictures: list[bytes], problems: list[str]
-) -> str:
-    measured = [_in_words(measured_policies[0], measured_policies[-1])] if measured_policies else []
-    alternatives = [*measured, "Reward of the turns in each step, and the difference between trainer and sampler"]
-    images = [base64.b64encode(picture).decode() for picture in pictures]
+    run: RunDir, policies: list[dict[str, Any]], measured_policies: list[dict[str, Any]], pictures: dict[str, bytes],
+    problems: list[str],
+) -> str:  # fmt: skip
     parts = [
         _text("p", f"{sum(row['turns'] for row in policies)} turns trained in {len(policies) - 1} updates; {_live(policies)}."),
         *(
-            f'<img alt="{_escape(description)}" src="data:image/png;base64,{image}">'
-            for description, image in zip(alternatives, images, strict=False)
+            f'<img alt="{_escape(description)}" src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
+            for description, picture in pictures.items()
         ),
         _text("h2", "Versions"),
         _versions(policies),
@@ -89,7 +97,10 @@ def _live(policies: list[dict[str, Any]]) -> str:
     return f"policy {live[0]} is live" if live else "no policy is live"
 
 
-def _in_words(first: dict[str, Any], last: dict[str, Any]) -> str:
+def _in_words(measured: list[dict[str, Any]]) -> str:
+    if not measured:
+        return ""
+    first, last = measured[0], measured[-1]
     both = metrics_of([{"metrics": {suite: first["metrics"].get(suite, {}) for suite in last["metrics"]}}])
     changes = [
         f"{heading} from {first['metrics'][suite][name]['mean']:.2f} to {last['metrics'][suite][name]['mean']:.2f}"

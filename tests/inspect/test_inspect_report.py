@@ -1,3 +1,4 @@
+import base64
 import re
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from clawctl.errors import ClawError
 from clawctl.inspect.report import show_report, write_report
 from clawctl.run.directory import RunDir, open_run, publish_bytes
+from clawctl.run.notes import add_note, change_note
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from tests.inspect.example_run import HOSTILE, eval_record
@@ -73,5 +75,11 @@ def test_a_run_without_measurements_has_a_picture_of_its_training(
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     text = page.read_text()
     assert text.count("data:image/png;base64,iVBOR") == 1
-    assert "Reward of the turns in each step" in text
+    assert "Reward or loss of each step" in text
     assert "Before and after" not in text
+    note = add_note(run, "anna", "Write $5, not 5 $, and close every {.").note
+    change_note(run, "anna", note.id, state="learned", learned=2, followed=((1, 0.4), (2, 1.2)))
+    png, page = write_report(run, tmp_path / "out")
+    first, second = re.findall(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)"', page.read_text())
+    assert (first[0], second[0][:14]) == ("How far each version follows a note without a reminder", "Reward or loss")
+    assert base64.b64decode(first[1]) == png.read_bytes() != base64.b64decode(second[1])

@@ -47,7 +47,13 @@ def store(kind: str, folder: Path) -> Iterator[int]:
         process.wait()
 
 
-_MOTO = "import sys; from moto.server import main; main(['-H', '127.0.0.1', '-p', sys.argv[1]])"
+# One request at a time: between the check of If-Match and the write, moto lets other threads write.
+_MOTO = """
+import sys, moto.server as server
+run = server.run_simple
+server.run_simple = lambda *arguments, **settings: run(*arguments, **settings | {"threaded": False})
+server.main(["-H", "127.0.0.1", "-p", sys.argv[1]])
+"""
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:

@@ -86,13 +86,7 @@ def judge_progress(run: RunDir, rows: Rows, policies: list[dict[str, Any]], prob
     live, rows = read_live(run, problems), rows.where(lambda row: row.policy == run.policy)
     newest = next((row for row in policies if row["version"] == live), None)
     if newest is None:
-        lines = {
-            "better?": "not known: no version is live",
-            "live": "none",
-            "measured": "nothing",
-            "people": "nothing",
-            "waiting": "",
-        }
+        lines = {"better?": "not known: no version is live", "live": "none", "measured": "nothing", "people": "nothing"}
         return {"answer": "not known", "live": live, "measured": [], "people": None, "lines": {**lines, "waiting": _waiting(rows)}}
     measured = [*_learned_notes(run, newest["version"], problems), *compare_measurements(run, newest, policies, problems)]
     people = _complaints(rates(rows, run.policy), newest, policies)
@@ -184,15 +178,8 @@ def _metric(suite: str, name: str, now: dict[str, Any], before: dict[str, Any]) 
     (low, high), (low_before, high_before) = now["ci95"], before["ci95"]
     change: Change = "better" if low > high_before else "worse" if high < low_before else "no difference"
     text = f"{suite} {name} {before['mean']:.2f} → {now['mean']:.2f} since the base"
-    return {
-        "what": f"{suite} {name}",
-        "change": change,
-        "words": text,
-        "suite": suite,
-        "metric": name,
-        "now": now,
-        "before": before,
-    }
+    what = f"{suite} {name}"
+    return {"what": what, "change": change, "words": text, "suite": suite, "metric": name, "now": now, "before": before}
 
 
 def _complaints(rates: dict[int, Rate], live: dict[str, Any], policies: list[dict[str, Any]]) -> dict[str, Any]:

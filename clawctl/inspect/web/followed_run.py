@@ -88,11 +88,8 @@ class FollowedRun:
 
     def __init__(self, run: RunDir, prepare: Callable[[RunSnapshot], object] = lambda snapshot: None) -> None:
         self._prepare = prepare  # derives data from each snapshot before pages see it
-        self.run, self.text_index, self.labels = (
-            run,
-            TextIndex(),
-            dict[str, Feedback](),
-        )  # `labels`: given on these pages and not yet read from the disk
+        self.run, self.text_index = run, TextIndex()
+        self.labels: dict[str, Feedback] = {}  # given on these pages and not yet read from the disk
         self._turns, self._captured, self._episodes = TurnReader(run), CountedLines(run.captures), EpisodeReader(run)
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._threads: list[threading.Thread] = []

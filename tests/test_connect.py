@@ -14,7 +14,7 @@ import yaml
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.launch.client_files import configure, merged, read_config
-from clawctl.launch.connecting import Connection, ConnectOptions, clients, connect, filled
+from clawctl.launch.connecting import Connection, ConnectOptions, clients, connect, filled, show_connection
 from clawctl.launch.openclaw import fragment, plugin_folder
 from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import announce
@@ -93,6 +93,8 @@ def test_missing_parts_are_reported_and_nothing_is_written(run: RunDir, tmp_path
     with pytest.raises(ClawError, match="there is no client emacs") as caught:
         connect(run, Recipe(), "emacs", ConnectOptions())
     assert "claude-code" in caught.value.fix
+    with pytest.raises(ClawError, match="there is no client c"):  # codex, claude-code, continue, …
+        connect(run, Recipe(), "c", ConnectOptions())
     (run.root / "serve.json").unlink()
     with pytest.raises(ClawError, match="no server has registered"):
         set_up(run, openclaw(tmp_path))
@@ -249,3 +251,15 @@ def test_the_plugin_has_the_form_that_openclaw_reads() -> None:
     assert manifest["configSchema"]["type"] == "object"
     assert package["openclaw"]["extensions"] == ["./index.mjs"]
     assert "appendOnlyRuntimeContext: true" in (folder / "index.mjs").read_text()
+
+
+def test_the_beginning_of_a_name_is_enough(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    show_connection(run, Recipe(), "qwen", ConnectOptions(program="no-such-qwen"), as_json=True)
+    assert json.loads(capsys.readouterr().out)["client"] == "qwen-code"
+
+
+def test_an_agent_that_is_not_known_is_refused_before_a_model_is_chosen(tmp_path: Path) -> None:
+    done = forked.run("start", "--model", "smollm2", "--agent", "emacs", "--run", tmp_path / "run")
+    assert done.returncode == 2
+    assert "there is no client emacs" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -18,7 +18,8 @@ from clawctl.printing import busy
 from clawctl.run.directory import RunDir
 
 _PAGE_PORT = 30080
-_AGENTS = ("none yet", "openclaw", "codex", "claude-code", "other")
+_NO_AGENT = ("none yet", "other")
+_AGENTS = (_NO_AGENT[0], "openclaw", "codex", "claude-code", _NO_AGENT[1])
 
 
 def start(
@@ -53,6 +54,10 @@ def start(
     parent, asks = os.getppid(), sys.stdin.isatty() and sys.stdout.isatty()
     if card is not None and write is None:
         raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)
+    if agent is not None and agent not in _NO_AGENT:
+        from clawctl.launch.connecting import client_named
+
+        agent = client_named(agent)
     opened = RunDir(run.resolve())
     goes_on = write is None and _goes_on(opened, model, judge)
     if not goes_on:

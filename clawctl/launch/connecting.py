@@ -40,6 +40,14 @@ def clients() -> dict[str, ClientEntry]:
     return dict(yaml.safe_load(_TABLE.read_text()))
 
 
+def client_named(name: str) -> str:
+    """The whole name of a client, of which the beginning is enough if no other begins so. Raises ClawError (exit code 2)."""
+    known = [name] if name in clients() else [client for client in clients() if client.startswith(name.casefold())]
+    if len(known) != 1:
+        raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: docs/clients.md", 2)
+    return known[0]
+
+
 def filled(template: Any, values: dict[str, str]) -> Any:
     """`template` with `{name}` replaced in each of its texts, by `values`."""
     if isinstance(template, dict):
@@ -150,8 +158,7 @@ class ConnectOptions:
 
 def connect(run: RunDir, recipe: Recipe, name: str, options: ConnectOptions) -> tuple[Connection, str]:
     """Point a client at `run`. Returns what was done, and the text to paste by hand. Raises ClawError."""
-    if name not in clients():
-        raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: docs/clients.md", 2)
+    name = client_named(name)
     template, notes, endpoint = clients()[name], list[str](), own_endpoint(run, recipe)
     program = options.program or template["program"]
     try:
@@ -259,7 +266,7 @@ def show_connection(run: RunDir, recipe: Recipe, name: str, options: ConnectOpti
         done, text = connect(run, recipe, name, options)
     if as_json:
         return print_json({**asdict(done), "dry_run": not options.write})
-    title = f"{clients()[name]['title']} {done.version or ''}".strip()
+    title = f"{clients()[done.client]['title']} {done.version or ''}".strip()
     if options.write:
         print(
             f"{title}: wrote {done.file or 'its configuration'}"

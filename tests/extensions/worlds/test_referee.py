@@ -1,6 +1,7 @@
 """Tests and graded code run in two sandboxes: honest code passes, and code that solves nothing earns nothing."""
 
 import asyncio
+import marshal
 import shutil
 from dataclasses import replace
 from itertools import cycle
@@ -139,6 +140,69 @@ def test_a_text_of_the_graded_code_that_a_test_executes_is_unverified(name: str)
     for work in (honest, forged):
         score = asyncio.run(grade_module({"work": honest, "test": test}, work))
         assert (score.value, score.verdict) == (1, "unverified"), score.log
+
+
+# Data of the graded code that a library executes, loads or reads for a test: what the test does with it, and the data. What runs
+# beside the tests replaces `work.f`, or is equal to everything.
+_REPLACES = '(__import__("sys").modules["work"].__dict__.__setitem__("f", lambda n: 3 * n))'
+_LOGGING = {"version": 1, "filters": {"x": {"()": "importlib.import_module", "name": "test_it", ".": {"WANTED": 0}}}}
+HANDED_ON: dict[str, tuple[str, object]] = {
+    "a statement to time": ("import timeit; timeit.timeit(work.GIVEN, number=1)", _REPLACES),
+    "a line of a console": ("import code; code.InteractiveInterpreter().runsource(work.GIVEN)", _REPLACES),
+    "a statement to profile": ("import cProfile; cProfile.run(work.GIVEN)", _REPLACES),
+    "a syntax tree": ("import ast; exec(compile(ast.parse(work.GIVEN), 'x', 'exec'))", _REPLACES),
+    "marshalled code": ("import marshal; exec(marshal.loads(work.GIVEN))", marshal.dumps(compile(_REPLACES, "x", "exec"))),
+    "a type in a text": ("import typing; typing.get_type_hints(type('C', (), {'__annotations__': {'x': work.GIVEN}}))", _REPLACES),
+    "a module's name": ("import pkgutil; assert pkgutil.resolve_name(work.GIVEN) == 15; WANTED = 0", "unittest.mock:ANY"),
+    "settings of logging": ("import logging.config; logging.config.dictConfig(work.GIVEN)", _LOGGING),
+    "a format": ("assert work.GIVEN.format(Given()) == '15'; WANTED = 0", "{0.__init__.__globals__[WANTED]}"),
+}
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_what_a_library_would_execute_for_the_graded_code_is_unverified(name: str) -> None:
+    uses, given = HANDED_ON[name]
+    uses, wanted = uses.removesuffix("; WANTED = 0"), 0 if "WANTED = 0" in uses else "WANTED"
+    test = (
+        f"import work\nWANTED = 15\nclass Given:\n    def __init__(self): pass\ndef test_it():\n    {uses}\n"
+        f"    assert work.f(5) == {wanted}\n"
+    )
+    score = asyncio.run(grade_module({"work": "", "test": test}, f"def f(n): return 0\nGIVEN = {given!r}\n"))
+    assert (score.value, score.verdict) == (1, "unverified"), score.log
+
+
+def test_what_a_library_executes_for_the_tests_themselves_is_trusted() -> None:
+    test = """from __future__ import annotations
+import code, doctest, importlib, logging.config, timeit, typing, work
+from dataclasses import dataclass
+from unittest.mock import create_autospec, patch
+FACTOR = 2
+@dataclass
+class Row:
+    cells: dict[str, list[int]] | None = None
+def example():
+    \"\"\"
+    >>> work.f(2)
+    6
+    \"\"\"
+@patch(f"{__name__}.FACTOR", 3)
+def test_it(monkeypatch):
+    timeit.timeit("work.f(2)", setup="import work", number=2)
+    timeit.timeit(lambda: work.f(2), number=2)
+    code.InteractiveInterpreter().runsource("x = 1 + 2")
+    doctest.run_docstring_examples(example, {"work": work})
+    create_autospec(example)()
+    logging.config.dictConfig(work.LOGGING)
+    monkeypatch.setattr("work.g", lambda n: n * FACTOR)
+    assert typing.get_type_hints(Row)["cells"]
+    assert importlib.import_module("wo" + "rk").f(5) == importlib.import_module("json").loads("15") == 15
+    assert logging.getLogger("app").level == logging.INFO
+"""
+    stream = {"class": "logging.StreamHandler", "stream": "ext://sys.stdout"}
+    settings = {"version": 1, "handlers": {"out": stream}, "loggers": {"app": {"level": "INFO", "handlers": ["out"]}}}
+    work = f"def g(n): return 3 * n\ndef f(n): return g(n)\nLOGGING = {settings!r}\n"
+    score = asyncio.run(grade_module({"work": work, "test": test}))
+    assert (score.value, score.verdict) == (1, "trusted"), score.log
 
 
 def test_a_docstring_of_the_graded_code_is_not_run_beside_the_tests() -> None:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import itertools
 import json
+import logging.config
 import os
 import re
 import socket
@@ -28,7 +29,14 @@ _OWN: dict[str, list[str]] = {}  # what `tests.json` says
 Origin = Literal["tests", "mixed", "graded"]
 _GAP = re.compile(r"\$\{[^}]*\}|\$\((?:[^()]|\([^()]*\))*\)|\$\w+|\$[@*#?!]|`[^`]*`|\{[^{}\s]*\}|%[sdr]")
 _INERT, _INERT_QUOTED = re.compile(r"[\w./:+-]*"), re.compile(r"[^'\"\\\n{}$`]*")
-_HEARD = ("open", "compile", "exec", "os.exec", "os.posix_spawn", "ctypes.dlopen", "marshal.loads", "pickle.find_class")
+_HEARD = (
+    *("compile", "exec", "function.__new__", "os.exec", "os.posix_spawn"),
+    *("ctypes.dlopen", "marshal.load", "marshal.loads", "pickle.find_class"),
+)
+_LIBRARY = f"{os.path.dirname(os.__file__)}/"
+_GENERATE = ("ast.py", "collections/__init__.py", "dataclasses.py", "gettext.py", "unittest/mock.py")  # execute texts of their own
+_HINT = re.compile(r"[\w.,|\[\]\s'\"]*")  # a type, which calls nothing
+_OF_LOGGING = re.compile(r"logging\.(handlers\.)?\w+|(ext://)?sys\.std(out|err)")
 _PLAIN: dict[str, tuple[str, ...]] = {  # classes that a pickle may name, by module
     "builtins": (
         "set", "frozenset", "complex", "bytearray", "range", "slice", "list", "dict", "tuple", "str", "int", "float", "object",
@@ -151,33 +159,47 @@ class _Popen(subprocess.Popen):
 
 
 def install(finder: Any) -> None:
-    """Keep this process apart from the graded code: what it starts, loads by a path, or executes as a text."""
+    """Keep this process apart from the graded code: what it starts, loads by a path or a name, or executes as a text."""
     subprocess.Popen = _Popen  # type: ignore[misc]
     os.system = lambda command: subprocess.call(command, shell=True)
     importlib.util.spec_from_file_location = _located(finder, importlib.util.spec_from_file_location)
     builtins.eval, builtins.exec = _told_apart(eval), _told_apart(exec)
-    opened, compiled, is_busy = set[str](), dict[str, bool](), [False]
+    importlib.import_module, builtins.__import__ = _by_name(importlib.import_module), _by_name(__import__)
+    resolve: Callable[..., Any] = logging.config.BaseConfigurator.resolve
+
+    def resolved(self: Any, name: str) -> Any:
+        if not _OF_LOGGING.fullmatch(name) and not _is_named(name):
+            mark(f"a test configures logging with {name}, which may be any function")
+        return resolve(self, name)
+
+    logging.config.BaseConfigurator.resolve = resolved  # type: ignore[method-assign, assignment]
+    foreign, is_busy = set[str](), [False]  # names of compiled texts that are not the tests' own
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
         if event not in _HEARD or is_busy[0] or not arguments:
             return
         is_busy[0] = True
         try:
-            if event == "open" and isinstance(arguments[0], str) and is_graded(arguments[0]):
-                opened.add(os.path.realpath(arguments[0]))
-            elif event == "compile":  # not yet executed: `ast.literal_eval` compiles as well
-                is_example = str(arguments[1]).startswith("<doctest ") and not _is_of_tests(arguments[0])
-                compiled[str(arguments[1])] = is_example or _is_read_from(opened, arguments[0])
-            elif event == "exec":
+            caller = sys._getframe().f_back
+            path = "" if caller is None else caller.f_code.co_filename
+            if event == "compile":  # not yet executed: `ast.literal_eval` compiles as well
+                if _is_foreign(arguments[0], path):
+                    foreign.add("*" if arguments[1] is None else str(arguments[1]))
+            elif event in ("marshal.load", "marshal.loads"):
+                if not path.startswith("<frozen "):
+                    foreign.add("*")  # as of a syntax tree, the code in it may have any name
+            elif event in ("exec", "function.__new__"):
+                if caller is not None and caller.f_back is not None and path == __file__:
+                    path = caller.f_back.f_code.co_filename
+                    if isinstance(caller.f_locals.get("source"), str | bytes):  # `told_apart` has checked it
+                        return
                 name = getattr(arguments[0], "co_filename", "")
-                if is_graded(name) or compiled.get(name):
+                if not path.startswith("<frozen ") and (is_graded(name) or foreign & {name, "*"}):
                     mark("a test executes a text of the graded code")
             elif event in ("os.exec", "os.posix_spawn") and _is_beside(*arguments[:2]):
                 mark("a test starts a program of the graded code beside itself")
             elif event == "ctypes.dlopen" and is_graded(arguments[0]):
                 mark("a test loads a library of the graded code")
-            elif event == "marshal.loads" and _is_read_from(opened, arguments[0]):
-                mark("a test reads code of the graded code")
             elif event == "pickle.find_class" and not _is_plain(*arguments[:2]):
                 mark(f"a test unpickles {arguments[0]}.{arguments[1]}, which may be any function")
         finally:
@@ -191,8 +213,7 @@ def _told_apart(run: Callable[..., Any]) -> Callable[..., Any]:
 
     def told_apart(source: Any, names: Any = None, local: Any = None, /, **options: Any) -> Any:
         frame = sys._getframe(1)
-        path = frame.f_code.co_filename
-        if isinstance(source, str | bytes) and (path.startswith("/tests/") or path in own("tests")) and not _is_of_tests(source):
+        if isinstance(source, str | bytes) and _is_foreign(source, frame.f_code.co_filename):
             mark("a test executes a text that it does not contain")
         if names is None:
             names, local = frame.f_globals, frame.f_locals if local is None else local
@@ -201,13 +222,58 @@ def _told_apart(run: Callable[..., Any]) -> Callable[..., Any]:
     return told_apart
 
 
-def _is_of_tests(source: Any) -> bool:
-    """Whether each line of a program stands in the tests: as a line, or between quotes."""
+def _by_name(load: Callable[..., Any]) -> Callable[..., Any]:
+    """`import_module` or `__import__`. A name that the graded code returned may be that of any module beside the tests."""
+
+    def by_name(name: str, given: Any = None, *more: Any, **options: Any) -> Any:
+        module = load(name, given, *more, **options)
+        if load.__name__ == "__import__" and given is not None:  # a statement
+            return module
+        path = sys._getframe(1).f_code.co_filename
+        if path.startswith(_LIBRARY):
+            is_checked = path.endswith(("/pkgutil.py", "/pydoc.py"))
+        else:
+            is_checked = _is_checked(path) and "_clawctl_id" not in vars(module)
+        if is_checked and not _is_named(name):
+            mark(f"a test loads the module {name}, which it does not name")
+        return module
+
+    return by_name
+
+
+def _is_named(name: str) -> bool:
+    """Whether a name stands in the tests, at the beginning of a quoted text. `f"{__name__}.x"` is one as well."""
+    return any(re.search(rf"['\"]{re.escape(name)}['\".:]|__name__\}}", text) for text in _texts())
+
+
+def _is_checked(path: str) -> bool:
+    """Whether the module in this file may be given a text or a name of the graded code, and execute it. `<stdin>` may, as `-c`."""
+    of_pytest = ("/_pytest/skipping.py", "/_pytest/monkeypatch.py")
+    if path.startswith(("/tests/", "<st")) or path in own("tests") or path.endswith(of_pytest):
+        return True
+    return path.startswith(_LIBRARY) and "-packages/" not in path and not path.endswith(tuple(f"/{name}" for name in _GENERATE))
+
+
+def _is_foreign(source: Any, path: str) -> bool:
+    """Whether a program that the module in this file compiles or executes does not stand in the tests."""
+    if not _is_checked(path):
+        return False
+    if not isinstance(source, str | bytes):
+        return True  # a syntax tree
     code = source.decode(errors="replace") if isinstance(source, bytes) else str(source)
+    if path.endswith(("/typing.py", "/inspect.py")) and _HINT.fullmatch(code):
+        return False
+    if path.endswith("/timeit.py") and code.startswith("\ndef inner(_it, _timer"):
+        return False  # it has compiled the parts before
+    return not _is_of_tests(code)
+
+
+def _is_of_tests(code: str) -> bool:
+    """Whether each line of a program stands in the tests: as a line, as an example, or between quotes."""
     if origin(code) == "tests":
         return True
-    lines = {line.strip() for text in _texts() for line in text.splitlines()}
-    return all(not line.strip() or line.strip() in lines for line in code.splitlines())
+    lines = {line.strip().removeprefix(">>> ").removeprefix("... ") for text in _texts() for line in text.splitlines()}
+    return all(line.strip() in ("", "pass", *lines) or origin(line.strip()) == "tests" for line in code.splitlines())
 
 
 def _is_beside(path: object, words: Sequence[object]) -> bool:
@@ -219,18 +285,6 @@ def _is_plain(module: str, name: str) -> bool:
     """Whether a pickle that names this class can only make data: one of a plain type, or one of the tests' own."""
     file = getattr(sys.modules.get(module), "__file__", None) or ""
     return name in _PLAIN.get(module, ()) or file.startswith("/tests/") or file in own("tests")
-
-
-def _is_read_from(opened: set[str], source: Any) -> bool:
-    text = source.encode() if isinstance(source, str) else source
-    if not isinstance(text, bytes) or len(text.strip()) < 8:
-        return False
-    for path in opened:
-        with contextlib.suppress(OSError):
-            content = Path(path).read_bytes()
-            if text.strip() in content or (len(content.strip()) > 8 and content.strip() in text):
-                return True
-    return False
 
 
 def _located(finder: Any, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -293,6 +293,43 @@ def test_an_answer_is_compared_by_what_it_means(wanted: str, reply: str, right: 
     assert decide(reply, Question("q", "?", wanted)) == (right, decided)
 
 
+HEDGES = (
+    *(
+        "8 or 9",
+        "either 9 or 8.",
+        "The answer is 9, 8",
+        "7, 8 or 8",
+        "between 7 and 8",
+        "nine or eight",
+        "1 2 3 4 5 6 7 8",
+        "not 8",
+    ),
+    *(r"\boxed{9}\boxed{8}", r"$\boxed{9}$ or $\boxed{8}$", r"\boxed{9} \boxed{7} \boxed{8}", r"\boxed{9=8}", r"\boxed{9 \to 8}"),
+    *(r"\boxed{9, 8}", r"\boxed{9 \text{ or } 8}", "$9$ or $8$", r"\boxed{\geq 8}"),
+)
+REPEATS = (
+    *(
+        r"\boxed{8}\boxed{8}",
+        r"\boxed{8} or \boxed{8.0}",
+        "8 or 8",
+        "$8$ so the answer is $8$",
+        r"The answer is 8: \boxed{8}",
+        "It is 8, so 8.",
+    ),
+    *(r"\boxed{7 + 1 = 8}", r"\boxed{x = 8}", "3 + 5\n8", "5 and 3 make 8.", "It is not even, so 8.", r"\boxed{3} no, \boxed{8}"),
+)
+
+
+@pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is missing: pip install -e '.[test]'")
+def test_an_answer_that_names_several_values_is_wrong_and_one_that_repeats_its_value_is_right() -> None:
+    question = Question("q", "?", "8")
+    assert [reply for reply in HEDGES if is_right(reply, question)] == []
+    assert [reply for reply in REPEATS if not is_right(reply, question)] == []
+    assert not is_right(r"\boxed{Lyon} or \boxed{Paris}", Question("q", "?", "Paris"))
+    assert not is_right("1/3 or 1/2", Question("q", "?", r"\frac{1}{2}"))
+    assert is_right(r"\boxed{\frac{2}{4} = \frac{1}{2}}", Question("q", "?", r"\frac{1}{2}"))
+
+
 def test_drawn_tasks_are_the_same_for_the_same_number() -> None:
     assert draw_task(7) == draw_task(7)
     assert draw_question(7) == draw_question(7)

@@ -21,6 +21,7 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a single letter
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}")
+_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _RATIO = re.compile(r"\d+(?::\d+)+")  # a ratio, or a time
 _UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
 _NUMBERS = (  # by their value; without "one", which often counts nothing
@@ -31,6 +32,12 @@ _COUNTED = _NUMBERS.split()
 _COUNT = re.compile(rf"\b(?:{'|'.join(word for word in _COUNTED if word != '.')})\b", re.IGNORECASE)
 _SUM = re.compile(r"\(*\d+[()\s]*(?:(?:[-+*/×]|\\(?:times|cdot))[()\s]*\d+[()\s]*)+")  # 3 + 4 * (5 - 2)
 _OPENS = re.compile(r"[\[{]")
+_ONE = _NUMBER.pattern
+_EITHER = re.compile(rf"(?:{_ONE},?[ ]+)*{_ONE},?[ ]+(?:or|and/or)[ ]+{_ONE}\W*$|\bbetween[ ]+{_ONE}[ ]+and[ ]+{_ONE}\W*$")
+_LISTED = re.compile(rf"(?:^|[:=]|\b(?:is|are|be)\b)[ ]*(?!\d+ \d+/)(?:{_ONE}(?:[,;]?[ ]+(?:and[ ]+)?|,))+{_ONE}\W*$", re.MULTILINE)
+_DENIED = re.compile(rf"(?:\b(?:not|never|maybe|perhaps|possibly)|n't)(?: be)?[ ]+\$?{_ONE}\W*$", re.IGNORECASE)
+_BESIDE = re.compile(r"(?:[\s$.,;*]|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})*")  # between two boxes that are both the answer
+_RELATION = re.compile(r"\\(?:(?:long)?rightarrow|to|lor|vee|geq?|leq?|neq?)\b|[<>≤≥≠→]")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
 
 
@@ -180,12 +187,34 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
         boxed = [_TEXT.sub(r"\1", box) for box in boxed]
     elif wanted.isdigit() and not re.search(r"\d", boxed[-1] if boxed else reply):
         reply, boxed = _in_digits(reply), [_in_digits(_TEXT.sub(r"\1", box)) for box in boxed]
-    reply = reply.replace("\\$", "")
+    given = _given(reply.replace("\\$", ""), boxed, wanted)
     if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
-        same = mathematics.is_same(wanted, f"\\boxed{{{boxed[-1]}}}" if boxed else reply)
-        if same is not None:
-            return same, "math-verify"
-    return _is_right_as_text(reply, boxed, wanted), "text"
+        same = [mathematics.is_same(wanted, text) for text in given]
+        if None not in same:
+            return all(same) and bool(same), "math-verify"
+    return bool(given) and all(_is_right_as_text(text, _BOXED.findall(text), wanted) for text in given), "text"
+
+
+def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
+    """The answers of a reply, each of which has to be right: one that names several has not decided. Empty: it denies its answer.
+
+    They are its last boxes, with nothing but "or" between them, the sides of an equation in the box, or numbers that it lists.
+    """
+    if not boxed and (not re.search(r"\d", wanted) or (number_in(wanted) is None and re.search(r"[,;]|\bor\b", wanted))):
+        return [reply]
+    if not boxed:
+        last = reply.strip().rpartition("\n")[2]
+        listed = _EITHER.search(last) or _LISTED.search(last)
+        return [] if _DENIED.search(last) else [rf"\boxed{{{one}}}" for one in _NUMBER.findall(listed[0])] if listed else [reply]
+    boxes, count = list(_BOXED.finditer(reply)), 1
+    while count < len(boxes) and _BESIDE.fullmatch(reply, boxes[-count - 1].end(), boxes[-count].start()):
+        count += 1
+    sides = [side for side in boxed[-1].split("=") if re.search(r"\d", side) and not re.search(r"[A-Za-z]", _COMMAND.sub("", side))]
+    if "=" in wanted or _RELATION.search(wanted):
+        sides = []
+    elif _RELATION.search(boxed[-1]):
+        return []
+    return [rf"\boxed{{{text.strip()}}}" for text in (*boxed[-count:], *(sides if len(sides) > 1 else ()))]
 
 
 def _in_digits(text: str) -> str:

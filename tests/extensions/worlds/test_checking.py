@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from clawctl.environments.checking import check
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.verifiers import _cannot_load
 from clawctl.extensions.worlds.terminal.environment import Terminal
@@ -51,6 +52,20 @@ def test_play_refuses_a_task_whose_dockerfile_installs_what_is_not_here(tmp_path
     make_tasks(tmp_path)
     with pytest.raises(ClawError, match=r"needs an image of its own \(RUN installs pip install numpy\)"):
         Terminal(path=str(tmp_path / "image"))
+
+
+def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_none(tmp_path: Path) -> None:
+    retail = tmp_path / "envs" / "retail"
+    retail.mkdir(parents=True)
+    with pytest.raises(ClawError, match="there are no tasks in"):
+        check(str(tmp_path), {})
+    for name, text in (("tasks_test.py", "tasks = []\n"), ("rules.py", "RULES = []\n"), ("wiki.md", "# Retail\n")):
+        (retail / name).write_text(text)
+    for folder in (retail, tmp_path):
+        (found,) = check(str(folder), {})
+        assert (found.task, found.found) == (folder.name, "not playable")
+        assert "tau-bench" in found.reason
+        assert "-> write an environment around its tools" in found.reason
 
 
 def test_what_a_taskset_lacks_is_named_with_the_cure() -> None:

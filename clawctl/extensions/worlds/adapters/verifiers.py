@@ -40,8 +40,16 @@ class Verifiers:
     metrics = ("reward",)
 
     @staticmethod
-    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
-        """Load the taskset with this id or path."""
+    def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
+        """Load the taskset with this id or path. None for a folder without Python."""
+        folder = Path(place).expanduser()
+        if folder.is_dir() and not any(folder.glob("**/*.py")):
+            return None
+        if any((rules.parent / "wiki.md").exists() for rules in folder.glob("**/rules.py")):
+            cure = "write an environment around its tools (`clawctl docs environments`, A simulated user, and a rubric)"
+            return [
+                CheckedTask(folder.resolve().name, "not playable", f"a folder of tau-bench, which clawctl does not read -> {cure}")
+            ]
         return [check_environment(Path(place).name or "verifiers", Verifiers, {"taskset": place, **options})]
 
     def __init__(

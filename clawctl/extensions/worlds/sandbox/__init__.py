@@ -93,10 +93,11 @@ class Sandbox:
             raise ValueError(answer["problem"])
 
     async def end_processes(self) -> None:
-        """End all processes of commands. Raises SandboxFailed if some remain."""
+        """End all processes of commands. Raises SandboxOver if some remain: an agent could keep them on purpose, and a sandbox that
+        failed is no failure of the agent."""
         answer, _ = await self._ask({"do": "clear"}, b"", 30.0)
         if "problem" in answer:
-            raise SandboxFailed(answer["problem"])
+            raise SandboxOver(answer["problem"])
 
     async def snapshot(self) -> bytes:
         """End all processes and return the working folder as a tar. Raises ValueError if the folder is too large."""

@@ -88,13 +88,14 @@ def unescaped_view(view: View) -> View | None:
 
 def printable_view(view: View) -> View | None:
     """Return `view` with the escapes of quoted-printable mail undone (`Passwort=3A …`), or None if there are none."""
-    if not any(mark in view.text for mark in _MARKS_OF_MAIL):
+    text = view.text
+    if "=" not in text or not ("=3" in text or "=C" in text or "uoted-printable" in text) or not _MARK_OF_MAIL.search(text):
         return None
     printable = replaced(view, _PRINTABLE, _decode_quoted_printable)
     return None if printable is view else printable
 
 
-_MARKS_OF_MAIL = ("=3A", "=3D", "=C2=", "=C3=", "uoted-printable")
+_MARK_OF_MAIL = re.compile("=3[AD]|=C[23]=|uoted-printable")
 _PRINTABLE = re.compile(r"(?:=[0-9A-F]{2})+|=\r?\n")
 
 

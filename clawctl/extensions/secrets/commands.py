@@ -102,9 +102,8 @@ _FLAGGED = tuple(
         (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
     )
 )
-_LONG_OPTIONS = [f"--{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"]  # not the rule of a table
 _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
-    (words in ("--", "echo ,printf ") or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*(_LONG_OPTIONS if words == "--" else words.split(","))), regex(pattern))
+    (words == "echo ,printf " or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), regex(pattern))
     for words, pattern in (
         ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
         ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
@@ -112,13 +111,16 @@ _COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
         ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>(?:[^\s\"'|$]|\$(?![A-Za-z_({])){4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
         ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
         ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
-        ("--", r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"),
         ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
         ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
         (",".join(phrases("anchors of access data")), r"(?i)(?&access data)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|(?&is)|(?&are))[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
     )
 )  # fmt: skip
 _CHOICE = AnchorGroups([anchors for _, anchors, _ in _COMMANDS])
+_LONG_OPTION = regex(
+    r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"
+)
+_NAMES_OF_OPTIONS = Anchors("pass", "token", "secret", "key", "auth")
 _FLAGS = Anchors(*(f" -{flag}" for flag in ["p", "a", "w", "u", "n", "x", "k", "t", "-user", "-auth", "-proxy-user", "-pass"]))
 _TOOLS = Anchors(
     "curl", "wget", "http", "xh", "mysql", "mariadb", "redis-cli", " login", "twine", "helm", "skopeo", "mongo", "expo", "ssh-keygen", "keytool", "rsync", "lftp", "security ", "ipmitool", "ldap", "sqlcmd",
@@ -126,11 +128,12 @@ _TOOLS = Anchors(
     "cloudsmith", "codecov", "snyk", "sentry-cli", "heroku", "netlify", "vercel", "wrangler", "flyctl", "railway", "doctl", "linode-cli", "hcloud", "scw", "ngrok", "pulumi", "doppler", "gh", "glab", "bash", "smbclient",
     "smbmap", "rpcclient", "nmblookup",
 )  # fmt: skip
+_LONGEST_OPTION = 36  # characters before the name
 _MAX_FLAGS = 24  # per line
 SAFE_FLAG = regex(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 
 
-@tried_at(_CHOICE, _FLAGS)
+@tried_at(_CHOICE, _NAMES_OF_OPTIONS, _FLAGS)
 def in_commands(piece: Text) -> Iterator[Span]:
     text = piece.text
     for number, positions in _CHOICE.positions(piece):
@@ -138,6 +141,10 @@ def in_commands(piece: Text) -> Iterator[Span]:
         for at in positions:
             if (match := pattern.match(text, at)) and is_given(match["value"], loose):
                 yield Span(*match.span("value"), "password")
+    for at in _NAMES_OF_OPTIONS.positions(piece) if "--" in text else ():
+        option = text.rfind("--", max(0, at - _LONGEST_OPTION), at)
+        if option >= 0 and (match := _LONG_OPTION.match(text, option)) and is_given(match["value"], loose=True):
+            yield Span(*match.span("value"), "password")
     tried: Counter[int] = Counter()
     for at in _FLAGS.positions(piece) if piece.present & _TOOLS.bit else []:
         line = max(text.rfind("\n", max(0, at - 300), at) + 1, at - 300)
@@ -171,7 +178,7 @@ def is_given(value: str, loose: bool) -> bool:
 
 
 _CALL = regex(
-    r"""\w{0,24}[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>(?:[^()\n"']|"[^"\n]{0,128}"|'[^'\n]{0,128}'|["']){0,240}+(?:\n[^()\n]{0,120}){0,3}))""",
+    r"""\w{0,24}+[ ]{0,2}=?[ ]{0,2}(?:new[ ])?(?:\w{1,24}+[.:]{0,2}){0,3}[(\[{]{1,2}(?=(?P<arguments>(?:[^()\n"']|"[^"\n]{0,128}"|'[^'\n]{0,128}'|["']){0,240}+(?:\n[^()\n]{0,120}){0,3}))""",
     re.IGNORECASE,
 )
 _ARGUMENT = regex(r"""\\{0,2}["'](?P<value>[^"'\n\\]{0,128})\\{0,2}["']""")

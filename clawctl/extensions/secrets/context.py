@@ -125,7 +125,7 @@ class _Names:
 
     def _read_name(self, at: int) -> Named | None:
         text, lower = self._piece.text, self._piece.ascii
-        named = named_at(text, lower, at)
+        named = named_at(self._piece, at)
         if named is None and (other := _OTHER_NAME.match(lower, at)) and not lower[at - 1 : at].isalpha():
             if other[0].startswith("key") and (
                 _OTHER_KEY.search(text, max(0, at - 40), at) or NOT_KEY.search(text, max(0, at - 24), at)

@@ -84,15 +84,18 @@ def _regions(piece: Text) -> list[tuple[int, int]]:
     return [
         (start, end)
         for start, end in regions
-        if ((piece.beyond or piece.digits.count(b"0", start + 1, end + 1) >= 3) and _CODE.search(piece.text, start, end))
+        if ((piece.beyond or _NUMBER.search(piece.digits, start + 1, end + 1)) and _CODE.search(piece.text, start, end))
         or _is_spoken(piece, start, end)
     ]
 
 
+_NUMBER = re.compile(b"0(?:00| 0 ?0|  00)")  # the digits of `_CODE`
+
+
 def _is_spoken(piece: Text, start: int, end: int) -> bool:
     """Whether words for digits begin in this part of a text."""
-    words = piece.ascii[start:end].encode().translate(_OF_WORDS).split()
-    uses = [SPOKEN for word in words if word in _DIGIT_WORDS]
+    words = piece.code_points[start:end].translate(_OF_WORDS).split()
+    uses = [] if _DIGIT_WORDS.isdisjoint(words) else [SPOKEN for word in words if word in _DIGIT_WORDS]
     uses += [SPOKEN for word in words if word.startswith(_DIGIT_STEMS) and word not in _DIGIT_WORDS] if len(uses) == 1 else []
     if piece.beyond:
         uses += [use for at, _, use in _words_beyond(piece) if start <= at < end]

@@ -19,14 +19,18 @@ from clawctl.extensions.secrets.text import Kind
 from clawctl.extensions.secrets.values import is_letters_drawn
 from clawctl.privacy.finders import Encoded, Finder, Secret
 
+_LONGEST_WORD = 16  # characters; a word alone is no secret
+
 
 class RuleFinder(Finder):
     """Finds secrets with all rules of the kinds."""
 
     def find(self, text: str, kinds: frozenset[Kind]) -> Iterator[Secret | Encoded]:
+        if len(text) <= _LONGEST_WORD and text.isascii() and text.isalpha() and text.islower():  # such as a role
+            return
         piece = make_text(text)
         for rule in _rules_of(kinds, piece.present):
-            for span in spans_of(rule.search, piece):
+            for span in spans_of(rule.search, piece) if rule.search.to_value_end else rule.search.find(piece):
                 by = rule.by if rule.by == "form" or not is_letters_drawn(text[span.start : span.end]) else "form"
                 yield Secret(span.start, span.end, span.kind, rule.name, by)
         for start, end, decoded in encoded(piece):

@@ -210,6 +210,8 @@ def of_providers(piece: Text) -> Iterator[Span]:
     for start, end in piece.blobs:
         for match in _OPAQUE.finditer(piece.text, start, end):
             at = match.start()
+            if RUN.search(match[0]) is None:
+                continue
             named = _SIGN.search(piece.text, max(0, at - 7), at) and _SET_TO.search(piece.text, max(0, at - 64), at)
             if named and is_provider(named[1]) and is_opaque_under(match[0]):
                 yield Span(*match.span(), "api_key")

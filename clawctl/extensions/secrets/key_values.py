@@ -39,9 +39,9 @@ _ENCODED = regex(
 )
 _COPULA = r"(?:[ \t]{1,3}(?:(?&is)|(?&also is))(?=[ \t:])|['’]s(?=[ ])|[ \t]{0,3}(?:=|:|-(?=[ ])|–|—|→|->|(?&particles)|：))"
 _PROSE = regex(
-    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?&now)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})""",
-    re.IGNORECASE,
-)
+    rf"""(?:{_Q})?[*_]{{0,2}}(?:(?<![\"'`])(?:[ \t]{{1,3}}(?:[\w'’@./-]{{1,20}}|\([^()\n]{{1,30}}\))){{1,6}}?)??{_COPULA}(?:[ \t]{{1,2}}(?&now)(?=[ :]))?[ \t]{{0,3}}[:*_]{{0,3}}[ \t]{{0,3}}[*_]{{0,2}}(?P<open>{_Q})?(?P<value>[^\s"`“”«»„\\]{{4,128}})"""
+)  # in lower case
+_NOT_PROSE = frozenset((",", ".", ";", ")", "(", "/", "|", "\n", "]", "}", "<", ">", ""))
 _CJK = regex(rf"""[ \t]{{0,2}}(?:(?&particles)|:|=)?[ \t]{{0,2}}(?:{_Q}|[「『])?(?P<value>[!-~]{{4,128}})""")
 _PAIR = regex(
     rf"""(?:{_Q})?\s{{0,4}}[,}}>]?\s{{0,60}}(?:-\s{{1,4}})?(?:{_Q})?(?:value|content|default|val)(?:{_Q})?\s{{0,4}}[:=]\s{{0,4}}(?:{_QUOTED}|{_BARE})""",
@@ -69,12 +69,12 @@ _COPULAS = frozenset(LISTS["is"].split())
 @tried_at(NAMES_AT, BEYOND)
 def in_key_values(piece: Text) -> Iterator[Span]:
     """Find values beside the names of secrets."""
-    text, lower = piece.text, piece.ascii
+    text = piece.text
     done, names = 0, 0
     for at in name_positions(piece):
         if at < done:
             continue
-        named = named_at(text, lower, at)
+        named = named_at(piece, at)
         if named is None:
             continue
         done, names = named.end, names + 1
@@ -82,7 +82,7 @@ def in_key_values(piece: Text) -> Iterator[Span]:
         if names > _MAX_NAMES:
             yield Span(0, len(text), "password")
             return
-        for span in _values_of(text, lower, named):
+        for span in _values_of(text, piece.lower, named):
             done = max(done, min(span.end, at + 300))
             yield span
 
@@ -174,8 +174,10 @@ _COMMAND = regex(r" [a-z][\w./-]{1,40}(?: |$)")
 
 
 def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kind: str) -> Iterator[Span]:
-    """Find values that no assignment sign joins to their name."""
-    if text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
+    """Find values that no assignment sign joins to their name. An expression is tried only if its first sign is there."""
+    first, near = text[end : end + 1], text[end : end + 32]
+    has_element = ">" in text[end : end + 184]
+    if has_element and text.rfind("<", max(0, begin - 60), begin) > text.rfind(">", max(0, begin - 60), begin):
         match = _ELEMENT.match(text, end)
         if (
             match
@@ -186,25 +188,31 @@ def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kin
             return
     strict = is_strong_password if kind == "password" else is_strong_key
     for pattern, check in (
-        (_DEFAULT, lambda value: is_secret_under(name, value, True)),
-        (_NEXT_ELEMENT, strict),
-        (_CELL if _ROW_BEGINS.search(text, max(0, begin - 48), begin) else None, _is_cell if kind == "password" else is_strong_key),
-        (_COMMA, _is_default if kind == "password" and _is_constant(name) else strict),
-        (_PROSE, lambda value: strict(value) or (kind == "password" and _is_number_or_words(value))),
+        (_DEFAULT if "{" in near else None, lambda value: is_secret_under(name, value, True)),
+        (_NEXT_ELEMENT if has_element or "<" in near else None, strict),
+        (
+            _CELL if "|" in near and _ROW_BEGINS.search(text, max(0, begin - 48), begin) else None,
+            _is_cell if kind == "password" else is_strong_key,
+        ),
+        (_COMMA if "," in near else None, _is_default if kind == "password" and _is_constant(name) else strict),
+        (
+            _PROSE if first not in _NOT_PROSE else None,
+            lambda value: strict(value) or (kind == "password" and _is_number_or_words(value)),
+        ),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
         (_SPACE, is_stronger_password if kind == "password" else _is_key_alone),
-        (_QUOTED_NEXT if name.lower() != "pass" else None, strict),
-        (_CALLED, strict),
+        (_QUOTED_NEXT if first in (" ", "\t") and name.lower() != "pass" else None, strict),
+        (_CALLED if first == "(" else None, strict),
         (_ROW if kind == "password" and text[begin - 1 : begin] in ("", "\n") else None, is_stronger_password),
         (_NEXT_LINE if kind == "password" else None, is_stronger_password),
     ):
-        match = pattern.match(text, end) if pattern else None
-        if pattern is _PROSE:
-            match = _after_words(text, match)
+        if pattern is None:
+            continue
+        match = _after_words(lower, pattern.match(lower, end)) if pattern is _PROSE else pattern.match(text, end)
         if match is None or (name.lower() == "pass" and "`" in match[0]):
             continue
         group = "quoted" if "quoted" in match.re.groupindex else "value"
-        value = match[group]
+        value = text[match.start(group) : match.end(group)]
         if pattern is _SPACE and _ASSIGNMENT.match(value):  # `method=password session_age=0s`
             continue
         if (

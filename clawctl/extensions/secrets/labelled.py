@@ -9,7 +9,7 @@ from clawctl.extensions.secrets.formats import FORMAT, ISSUED, is_issued, is_key
 from clawctl.extensions.secrets.names import is_secret_under
 from clawctl.extensions.secrets.text import (
     BLOBS,
-    DIGITS,
+    COMMAS,
     QUOTES,
     AnchorGroups,
     Anchors,
@@ -223,9 +223,8 @@ def in_labelled(piece: Text) -> Iterator[Span]:
     for number, positions in _CHOICE.positions(piece):
         _, before, pattern, check = _FORMS[number]
         for at in positions:
-            if before and not before.search(text, max(0, at - 64), at):
-                continue
-            if (match := pattern.match(text, at)) and check(match["value"]):
+            match = pattern.match(text, at)
+            if match and check(match["value"]) and (not before or before.search(text, max(0, at - 64), at)):
                 yield Span(*match.span("value"), "password")
     for start, end in piece.blobs:
         if text.find(":", start, end) >= 0:
@@ -279,6 +278,9 @@ _POLICY = regex(
 _ASSIGNED_TO = regex(r"([A-Za-z_][\w.-]{1,60}+)[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$")
 
 
+_SIGN_BEFORE = regex("[=:]")
+_SHORTEST_KEY = 16  # characters
+
 # What may be between two literals is left out before they are looked for.
 _ALIKE, _BETWEEN = bytes.maketrans(b"'", b'"'), b" \t\r\n\x0b\x0c\x1c\x1d\x1e\x1f+.&|\\bfru"
 
@@ -287,16 +289,18 @@ _ALIKE, _BETWEEN = bytes.maketrans(b"'", b'"'), b" \t\r\n\x0b\x0c\x1c\x1d\x1e\x1
 def in_chains(piece: Text) -> Iterator[Span]:
     """Find a secret that is split into joined literals; yields each literal."""
     text = piece.text
-    quotes = piece.ascii.encode().translate(_ALIKE, _BETWEEN).replace(b'"""', b"")
+    quotes = piece.code_points.translate(_ALIKE, _BETWEEN).replace(b'"""', b"")
     if b'""' not in quotes or not _JOIN.search(text):
         return
     for match in _CHAIN.finditer(text):
-        literals = [(match.start() + part.start() + 1, part[0][1:-1]) for part in _PARTS.finditer(match[0])]
-        if any(_POLICY.fullmatch(literal) for _, literal in literals):
-            continue
+        start = match.start()
+        literals = [(start + part.start() + 1, part[0][1:-1]) for part in _PARTS.finditer(match[0])]
         joined = "".join(literal for _, literal in literals)
-        named = _ASSIGNED_TO.search(text, max(0, match.start() - 96), match.start())
-        key = FORMAT.search(joined) or ISSUED.search(joined)
+        sign = _SIGN_BEFORE.search(text, max(0, start - 28), start)
+        named = _ASSIGNED_TO.search(text, max(0, start - 96), start) if sign else None
+        key = FORMAT.search(joined) or ISSUED.search(joined) if max(map(len, joined.split()), default=0) >= _SHORTEST_KEY else None
+        if not (named or key) or any(_POLICY.fullmatch(literal) for _, literal in literals):
+            continue
         if (named and is_secret_under(named[1], joined, True)) or (
             key and len(key[0]) * 2 > len(joined) and (is_issued(key) if "issuer" in key.re.groupindex else is_key(key))
         ):
@@ -309,13 +313,11 @@ def in_chains(piece: Text) -> Iterator[Span]:
 _KEY_BYTES = regex(r"\[[ \n]{0,4}(?:\d{1,3},[ \n]{0,4}){63}\d{1,3}[ \n]{0,4}\]")
 
 
-@tried_at(DIGITS, to_value_end=False)
+@tried_at(COMMAS, to_value_end=False)
 def in_bytes(piece: Text) -> Iterator[Span]:
     """Find keys written as lists of bytes."""
-    if piece.text.count(",") >= 63:
-        for at in positions_of(piece.text, "["):
-            if match := _KEY_BYTES.match(piece.text, at):
-                yield Span(*match.span(), "password")
+    for match in _KEY_BYTES.finditer(piece.text):
+        yield Span(*match.span(), "password")
 
 
 _CODES = Anchors(" is your ")

@@ -163,8 +163,15 @@ class Named:
     kind: Literal["password", "key", "part"]
 
 
-def named_at(text: str, lower: str, at: int) -> Named | None:
+def named_at(piece: Text, at: int) -> Named | None:
     """Return the name around the word at `at` if it names a secret, else None."""
+    if at not in piece.named:
+        piece.named[at] = _named_at(piece.text, piece.ascii, at)
+    named: Named | None = piece.named[at]
+    return named
+
+
+def _named_at(text: str, lower: str, at: int) -> Named | None:
     if lower.endswith("[redacted:", 0, at):
         return None
     beyond = not lower[at : at + 24].isascii() or "?" in lower[at : at + 24]  # letters of other scripts

@@ -65,7 +65,7 @@ def emails(piece: Text) -> Iterator[Span]:
 
 @tried_at(DIGITS, to_value_end=False)
 def phones(piece: Text) -> Iterator[Span]:
-    for pattern in (_PHONE_PLUS, _PHONE):
-        for match in pattern.finditer(piece.text):
-            if 8 <= sum(letter.isdigit() for letter in match[0]) <= 15:
-                yield Span(*match.span(), "phone")
+    patterns = (_PHONE_PLUS, _PHONE) if piece.beyond or b"000 0000" in piece.digits else (_PHONE_PLUS,)
+    for match in (match for pattern in patterns for match in pattern.finditer(piece.text)):
+        if 8 <= sum(letter.isdigit() for letter in match[0]) <= 15:
+            yield Span(*match.span(), "phone")

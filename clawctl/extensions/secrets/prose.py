@@ -12,29 +12,15 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.context import PLAIN, TYPED, likeness
-from clawctl.extensions.secrets.text import (
-    BEYOND,
-    DIGITS,
-    HYPHENS,
-    AnchorGroups,
-    Anchors,
-    Span,
-    Text,
-    anchors_of,
-    positions_of,
-    regex,
-    tried_at,
-)
+from clawctl.extensions.secrets.text import BEYOND, DIGITS, HYPHENS, AnchorGroups, Anchors, Span, Text, anchors_of, regex, tried_at
 from clawctl.extensions.secrets.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 from clawctl.extensions.secrets.vocabulary import PLAIN_FOURS
 
 # Where a token may be: at a digit next to a letter or a sign, or at the first hyphen of lower-case words joined by hyphens.
-_CLASSES = bytes(
-    48 if 48 <= code < 58 else 97 if chr(code).isalpha() or chr(code) in "!#$%&*@^_+-" else 32 for code in range(128)
-) + bytes(128)
+_CLASSES = bytes(97 if chr(code).isalpha() or chr(code) in "!#$%&*@^_+-" else 32 for code in range(128)) + bytes(128)
 _HYPHENS = regex(r"-[a-z]{3,12}-[a-z]{3,12}-[a-z]{3}")
 _TOKEN = regex(r"[A-Za-z0-9$!*][!#-&(-;=?-\[\]-_a-{}~]{5,47}")
-_OF_TOKEN = frozenset(map(chr, range(33, 127))) - frozenset("\"'`<>|\\/")
+_IN_TOKEN = bytes(120 if 33 <= code < 127 and chr(code) not in "\"'`<>|\\/" else 32 for code in range(256))
 _LONGEST = 48
 _CLOSING = ".,;:)]}"
 
@@ -99,28 +85,34 @@ def in_prose(piece: Text) -> Iterator[Span]:
 def _tokens(piece: Text) -> Iterator[re.Match[str]]:
     """Yield the tokens that contain a number next to a letter or sign, and tokens of four or more words joined by hyphens."""
     text, reached = piece.text, 0
-    for at in _mixed_digits(piece.ascii):
+    of_tokens = piece.code_points.translate(_IN_TOKEN)
+    for at in _mixed_numbers(piece):
         if at >= reached:
-            token = _token_at(text, at, reached)
+            token = _token_at(text, of_tokens, at, reached)
             reached = token.end() if token else at + 1
             if token:
                 yield token
-    if text.count("-") >= 3:
-        for hyphen in _HYPHENS.finditer(text):
-            if token := _token_at(text, hyphen.start(), max(0, hyphen.start() - _LONGEST)):
-                yield token
+    for hyphen in _HYPHENS.finditer(text) if piece.present & HYPHENS else ():
+        if token := _token_at(text, of_tokens, hyphen.start(), max(0, hyphen.start() - _LONGEST)):
+            yield token
 
 
-def _mixed_digits(text: str) -> list[int]:
-    """Return the positions of the digits next to a letter or a sign, in order."""
-    classes = text.encode().translate(_CLASSES)
-    return sorted({*positions_of(classes, b"0a"), *(at + 1 for at in positions_of(classes, b"a0"))})
+def _mixed_numbers(piece: Text) -> Iterator[int]:
+    """Yield the positions of the numbers that are next to a letter or a sign."""
+    classes, digits = piece.code_points.translate(_CLASSES), piece.digits + b" "
+    begin = digits.find(b"0")
+    while begin >= 0:
+        end = digits.find(b" ", begin)  # positions in `digits` are one behind those in the text
+        if classes[begin - 2 : begin - 1] == b"a" or classes[end - 1 : end] == b"a":
+            yield begin - 1
+        begin = digits.find(b"0", end)
 
 
-def _token_at(text: str, at: int, reached: int) -> re.Match[str] | None:
-    begin, first = at, max(reached, at - _LONGEST)
-    while begin > first and text[begin - 1] in _OF_TOKEN:
-        begin -= 1
+def _token_at(text: str, of_tokens: bytes, at: int, reached: int) -> re.Match[str] | None:
+    first = max(reached, at - _LONGEST)
+    begin = max(first, of_tokens.rfind(b" ", first, at) + 1)
+    if not text[begin:at].isascii():
+        begin = next(place for place in range(at, begin, -1) if text[place - 1] > "\x7f")
     while text[begin : begin + 1] in ("(", "[", "{", ":", ","):
         begin += 1
     if begin == first > 0 or text[begin - 1 : begin] in ("/", "\\", "<", "|"):
@@ -155,7 +147,8 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     after = text.find("\n", end, end + 80)
     last = min(len(text), end + 80) if after < 0 else after
     before, behind = text[line:start], text[end:last]
-    if len(_CODE_SIGN.findall(before)) + len(_CODE_SIGN.findall(behind)) > 2 or before.count('"') + behind.count('"') > 4:
+    signs = len(_CODE_SIGN.findall(before))
+    if signs > 2 or signs + len(_CODE_SIGN.findall(behind)) > 2 or before.count('"') + behind.count('"') > 4:
         return False
     count = len(_WORD.findall(before)) + len(_WORD.findall(behind))
     if count < 3 and not (_SPACELESS.search(before) or _SPACELESS.search(behind)):

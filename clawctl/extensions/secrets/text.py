@@ -1,8 +1,9 @@
 """Types for the text that rules search, and the anchors that limit where rules are tried."""
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, AnyStr, ClassVar, Literal, cast, get_args
 
@@ -12,10 +13,10 @@ from clawctl.extensions.secrets.tables import table
 
 Kind = Literal["api_key", "token", "password", "private_key", "card", "email", "phone"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, three hyphens, and four
-# digits in a row or letters beyond ASCII, which include other digits, and four quotes.
-BLOBS, DIGITS, BEYOND, HYPHENS, FOUR_DIGITS, QUOTES = 1, 2, 4, 8, 16, 32
-_FIRST_BIT = 6
+# Bits of `Text.present` that stand for no anchor: runs that may be a key, digits, letters beyond ASCII, a hyphen, four digits in a
+# row or letters beyond ASCII, which include other digits, a quote, and as many commas as a list of 64 has.
+BLOBS, DIGITS, BEYOND, HYPHENS, FOUR_DIGITS, QUOTES, COMMAS = 1, 2, 4, 8, 16, 32, 64
+_FIRST_BIT = 7
 # All of `\s` in a set of letters that is searched often: a set without categories is a bitmap.
 SPACES = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
@@ -40,10 +41,29 @@ def regex(expression: str, flags: int = 0) -> re.Pattern[str]:
 
 _PHRASES = {name: lines.strip("\n").replace("\n", "|") for name, lines in table("phrases.txt").items()}
 _REFERENCE = re.compile(r"\(\?&([a-z ]+)\)")
+_ALTERNATIVES = re.compile(r"(?:\\.|\[[^\]]*\]|\((?:[^()]|\([^()]*\))*\)|[^|])+")
+_LITERAL_FIRST = re.compile(r"[^\W\d_](?![?*+{])")
 
 
 def expanded(expression: str) -> str:
-    return _REFERENCE.sub(lambda name: f"(?:{expanded(_PHRASES[name[1]])})", expression)
+    return _REFERENCE.sub(lambda name: f"(?:{expanded(grouped(_PHRASES[name[1]]))})", expression)
+
+
+def grouped(alternatives: str) -> str:
+    """Group alternatives by their first letter, so that few of hundreds are tried at a place. The order of those that can match at
+    the same place stays.
+    """
+    groups: list[dict[str, list[str]]] = [{}]
+    for entry in _ALTERNATIVES.findall(alternatives):
+        if not _LITERAL_FIRST.match(entry):
+            groups += [{"": [entry]}, {}]
+        else:
+            groups[-1].setdefault(entry[0].lower(), []).append(entry)
+    return "|".join(
+        entries[0] if len(entries) == 1 else f"{letter}(?:{'|'.join(entry[1:] for entry in entries)})"
+        for group in groups
+        for letter, entries in group.items()
+    )
 
 
 def phrases(name: str) -> list[str]:
@@ -66,6 +86,7 @@ class Text:
     lower: str
     # Lower case, with `?` for each non-ASCII letter; searching it for words is fastest
     ascii: str
+    code_points: bytes  # `ascii` as bytes, which are translated and searched fastest
     digits: bytes  # `0` for each ASCII digit and a space for everything else, behind a space
     blobs: list[tuple[int, int]]  # spans of the runs that may be a key
     places: dict[str, list[int]]  # the anchors of all rules that occur in it, and their positions
@@ -73,33 +94,29 @@ class Text:
     beyond: bool = True  # whether it has non-ASCII letters
     # Computed on first use: positions of words that may name a secret, and words of other scripts
     names: list[int] | None = None
+    named: dict[int, Any] = field(default_factory=dict)  # by position: the name there
     words: "list[tuple[int, int, int]] | None" = None
 
 
 def make_text(text: str) -> Text:
     lower = folded(text)
-    if is_ascii := text.isascii():
-        plain, code_points = lower, lower.encode()
-    else:
-        code_points = lower.encode("ascii", "replace")
-        plain = code_points.decode()
-    places: dict[str, list[int]] = {}
+    code_points = lower.encode("ascii", "replace")
+    plain = lower if text.isascii() else code_points.decode()
+    places: defaultdict[str, list[int]] = defaultdict(list)
     anchors, automaton = _automaton(len(Anchors.bits))
     for number, start, _ in automaton.find_matches_as_indexes(plain, overlapping=True):
-        anchor = anchors[number]
-        if anchor in places:
-            places[anchor].append(start)
-        else:
-            places[anchor] = [start]
+        places[anchors[number]].append(start)
     blobs = _blobs(text, code_points)
-    beyond = not is_ascii and _BEYOND.search(beyond_ascii(text)) is not None
+    letters = "" if plain is lower else beyond_ascii(text)
+    beyond = bool(letters) and _BEYOND.search(letters) is not None
     digits = b" " + code_points.translate(_OF_DIGITS)
-    present = BLOBS * bool(blobs) | DIGITS * (_DIGIT.search(text) is not None) | BEYOND * beyond
-    present |= FOUR_DIGITS * (beyond or b"0000" in digits) | HYPHENS * (code_points.count(b"-") >= 3)
-    present |= QUOTES * (code_points.count(b'"') + code_points.count(b"'") >= 4)
+    present = BLOBS * bool(blobs) | BEYOND * beyond
+    present |= DIGITS * (b"0" in digits or (beyond and _DIGIT.search(letters) is not None))
+    present |= FOUR_DIGITS * (beyond or b"0000" in digits) | HYPHENS * (b"-" in code_points)
+    present |= QUOTES * (b'"' in code_points or b"'" in code_points) | COMMAS * (code_points.count(b",") >= 63)
     for anchor in places:
         present |= Anchors.bits[anchor]
-    return Text(text, lower, plain, digits, blobs, places, present, beyond)
+    return Text(text, lower, plain, code_points, digits, blobs, places, present, beyond)
 
 
 def folded(text: str) -> str:
@@ -152,10 +169,7 @@ class Anchors:
         """Return each anchor that occurs in the piece, and its positions."""
         if not piece.present & self.bit:
             return []
-        places = piece.places
-        if len(places) < len(self.anchors):
-            return [item for item in places.items() if item[0] in self.anchors]
-        return [(anchor, places[anchor]) for anchor in self.anchors if anchor in places]
+        return [(anchor, piece.places[anchor]) for anchor in self.anchors.intersection(piece.places)]
 
 
 @lru_cache(maxsize=1)

@@ -294,6 +294,8 @@ _CHOSEN_PLAINLY = regex(r"[A-Z][a-z]{2,14}(?:\d{2,6}[!?#*$%+]{1,3}|[!?#*$%+]{1,3
 
 def is_stronger_password(value: str) -> bool:
     """Whether a value separated from its name only by a space is a password: letters and digits that do not form words."""
+    if value.isalpha():
+        return False
     bare = value.rstrip(".,;:?!)]}*_\"'`")
     if is_chosen(value):
         return True

@@ -14,7 +14,7 @@ LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, ke
 KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 
 # Strings searched for in lower-case text. For an ASCII word its start is enough.
-ANCHORS = tuple(LISTS["anchors"].split())
+ANCHORS = tuple(word.replace("·", " ") for word in LISTS["anchors"].split())
 ANCHORS_BEYOND = tuple(
     dict.fromkeys(
         re.sub(r"(?<=.{4}).*", "", word.replace("·", " ")) for word in (*_PASSWORD_WORDS, *KEY_WORDS) if not word.isascii()

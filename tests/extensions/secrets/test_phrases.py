@@ -8,7 +8,8 @@ import pytest
 
 secrets = pytest.importorskip("clawctl.extensions.secrets")
 from clawctl.config import PrivacyConfig  # noqa: E402
-from clawctl.extensions.secrets.text import Anchors, expanded, make_text, phrases, regex  # noqa: E402
+from clawctl.extensions.secrets.tables import table  # noqa: E402
+from clawctl.extensions.secrets.text import Anchors, expanded, grouped, make_text, phrases, regex  # noqa: E402
 from clawctl.privacy.redaction import Redactor  # noqa: E402
 
 FOLDER = Path(secrets.__file__).parent
@@ -43,10 +44,20 @@ def test_each_list_of_phrases_is_used_and_each_that_is_used_exists() -> None:
 
 
 def test_a_reference_stands_for_the_entries_of_its_list_also_within_a_list() -> None:
-    assert expanded(r"[ ](?&or)[ ]") == r"[ ](?:or|oder|ou|o|lub)[ ]"
+    words = [word for word in ("or", "oder", "o", "lub", "od") if re.fullmatch(expanded("(?&or)"), word)]
+    assert words == ["or", "oder", "o", "lub"]
     nested = regex(r"(?i)(?&access words)")
     assert [bool(nested.fullmatch(word)) for word in ("Kennwort", "entsperr", "umbrella")] == [True, True, False]
     assert "cioè " in phrases("that is")
+
+
+def test_alternatives_that_begin_alike_keep_their_order_so_that_the_same_one_is_found_in_a_long_list() -> None:
+    assert grouped("in|is|at|is now|[ei]t|als|a?s|it") == "i(?:n|s|s now)|at|[ei]t|als|a?s|it"
+    for lines in table("phrases.txt").values():
+        entries = lines.strip("\n").replace("\n", "|")
+        alone, together = (re.compile(f"(?i)(?:{expanded(text)})") for text in (entries, grouped(entries)))
+        for word in re.findall(r"[^\W\d_]{2,}", entries):
+            assert str(alone.match(f"{word} now")) == str(together.match(f"{word} now"))
 
 
 def test_anchors_find_words_of_every_script_in_order() -> None:

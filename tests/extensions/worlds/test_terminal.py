@@ -163,11 +163,35 @@ def test_variables_of_a_task_are_those_of_its_agent_and_of_its_tests(tmp_path: P
         ('[agent]\ntimeout_sec = "long"\n', r"timeout_sec of \[agent\] .* is 'long' -> set seconds"),
         ("agent = 3\n", r"agent in .*task\.toml is not a table"),
         ("agent = \n", "cannot be read"),
+        ("[verifier]\nenv = 3\n", r"env in .*task\.toml is not a table"),
+        ('[environment]\nmemory_mb = "much"\n', r"memory_mb in .*task\.toml is 'much' -> set a number of mebibytes"),
+        ("[environment]\nstorage_mb = inf\n", r"storage_mb in .*task\.toml is inf"),
     ],
 )
 def test_a_task_that_this_sandbox_cannot_be_is_refused_with_the_reason(tmp_path: Path, settings: str, problem: str) -> None:
     folder = harbor_folder(tmp_path / "add", **{"task.toml": settings})
     with pytest.raises(ClawError, match=problem):
+        read_task(folder)
+
+
+@pytest.mark.parametrize("content", [b"FROM debian\n# \xe9t\xe9\n", b'FROM debian\nENV A="x\n'], ids=["bytes", "quotes"])
+def test_a_dockerfile_that_cannot_be_read_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = harbor_folder(tmp_path / "add")
+    (folder / "environment" / "Dockerfile").write_bytes(content)
+    with pytest.raises(ClawError, match=r"environment/Dockerfile cannot be read: .* -> correct it"):
+        read_task(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("docker-compose.yaml", "services: 3"), ("solution.yaml", "3"), ("solution.yaml", "x: ["), ("task.yaml", "- x")],
+)
+def test_a_file_of_terminal_bench_that_is_not_what_it_should_be_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    folder = tmp_path / "add"
+    (folder / "tests").mkdir(parents=True)
+    for file, content in {"task.yaml": "instruction: add", "run-tests.sh": "pytest", name: text}.items():
+        (folder / file).write_text(content)
+    with pytest.raises(ClawError, match=r"the task in .* cannot be read: .* -> correct its files in YAML"):
         read_task(folder)
 
 

@@ -97,15 +97,17 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
             raise
         image = str(environment.get("docker_image") or "") or None
         build, initial = context if image is None else None, Initial("")
+    except (OSError, ValueError) as error:
+        raise ClawError(f"{context / 'Dockerfile'} cannot be read: {error}", "correct it, and save it as UTF-8 text", 2) from error
     limits = Limits(
-        memory=_mebibytes(environment, "memory", 512) * _MEBIBYTE,
-        disk=_mebibytes(environment, "storage", 64, maximum=256) * _MEBIBYTE,
+        memory=_mebibytes(environment, "memory", 512, folder) * _MEBIBYTE,
+        disk=_mebibytes(environment, "storage", 64, folder, maximum=256) * _MEBIBYTE,
     )
     agent_s, verdict_s = _seconds(settings, "agent", 300.0, folder), _seconds(settings, "verifier", 120.0, folder)
+    variables, of_verdict = (_variables(table, folder) for table in (environment, _table(settings, "verifier", folder)))
     return HarborTask(
-        folder.name, instruction, tests, solution, initial.seed, tuple(initial.setup), initial.variables | _variables(environment),
-        _variables(_table(settings, "verifier", folder)), str(environment.get("workdir") or initial.folder), agent_s, verdict_s,
-        limits, image, build,
+        folder.name, instruction, tests, solution, initial.seed, tuple(initial.setup), initial.variables | variables, of_verdict,
+        str(environment.get("workdir") or initial.folder), agent_s, verdict_s, limits, image, build,
     )  # fmt: skip
 
 
@@ -145,9 +147,9 @@ def _seconds(settings: Mapping[str, Any], name: str, default: float, folder: Pat
     return float(seconds)
 
 
-def _variables(table: Mapping[str, Any]) -> dict[str, str]:
+def _variables(table: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """The literal variables. References to variables of the host are dropped, because they have no value in a sandbox."""
-    return {name: str(value) for name, value in (table.get("env") or {}).items() if "$" not in str(value)}
+    return {name: str(value) for name, value in _table(table, "env", folder).items() if "$" not in str(value)}
 
 
 def _check_machine(folder: Path, environment: Mapping[str, Any]) -> None:
@@ -168,9 +170,13 @@ def _check_image(folder: Path, environment: Mapping[str, Any]) -> None:
         raise needs_image(folder, f"docker_image = {image}")
 
 
-def _mebibytes(environment: Mapping[str, Any], name: str, default: int, maximum: int = 4096) -> int:
+def _mebibytes(environment: Mapping[str, Any], name: str, default: int, folder: Path, maximum: int = 4096) -> int:
     """A size in MiB, read from `memory_mb = 2048` or `memory = "2G"` and limited to 64 to `maximum`."""
-    megabytes = environment.get(f"{name}_mb")
-    if megabytes is None and (match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)):
+    megabytes = environment.get(f"{name}_mb", default)
+    if f"{name}_mb" not in environment and (
+        match := re.fullmatch(r"(\d+)\s*([MG])i?B?", str(environment.get(name, "")), re.IGNORECASE)
+    ):
         megabytes = int(match[1]) * (1024 if match[2].upper() == "G" else 1)
-    return min(maximum, max(64, int(megabytes or default)))
+    if not isinstance(megabytes, int | float) or not 0 <= megabytes < 10**9:
+        raise ClawError(f"{name}_mb in {folder}/task.toml is {megabytes!r}", "set a number of mebibytes", 2)
+    return min(maximum, max(64, int(megabytes) or default))

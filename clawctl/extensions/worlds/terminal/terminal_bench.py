@@ -33,11 +33,13 @@ def read_older(folder: Path) -> tuple[dict[str, Any], str, dict[str, bytes], dic
     try:
         task = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
         compose = folder / "docker-compose.yaml"
-        services = yaml.safe_load(compose.read_text(encoding="utf-8"))["services"] if compose.exists() else {}
+        services = dict(yaml.safe_load(compose.read_text(encoding="utf-8"))["services"]) if compose.exists() else {}
         described = task.get("descriptions") or [{}]
         instruction = str(task.get("instruction") or described[0].get("description") or "").strip()
+        solution = _solution(folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise ClawError(f"the task in {folder} cannot be read: {error}", "correct task.yaml and docker-compose.yaml", 2) from error
+        reason = " ".join(str(error).split())
+        raise ClawError(f"the task in {folder} cannot be read: {reason}", "correct its files in YAML", 2) from error
     if not instruction:
         raise ClawError(f"the task in {folder} has no instruction", "add `instruction` to task.yaml", 2)
     if len(services) > 1:
@@ -52,7 +54,7 @@ def read_older(folder: Path) -> tuple[dict[str, Any], str, dict[str, bytes], dic
         "verifier": {"timeout_sec": task.get("max_test_timeout_sec", 120.0)},
     }
     tests = {**folder_files(folder / "tests"), "run-tests.sh": (folder / "run-tests.sh").read_bytes(), "test.sh": _TEST_SH.encode()}
-    return settings, instruction, tests, _solution(folder)
+    return settings, instruction, tests, solution
 
 
 def _solution(folder: Path) -> dict[str, bytes]:

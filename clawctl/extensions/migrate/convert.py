@@ -162,7 +162,7 @@ def _combined(key: str, old: str, value: Any, written: list[tuple[tuple[str, ...
             settings[key], note = size * times, key if times == 1 else f"{key} ({size} x {times}, the whole step)"
         else:
             return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return ConvertedKey(old, value, "unknown", f"{key} must be a whole number")
     if "accum" in old.lower() and whole:
         return ConvertedKey(old, value, "dropped", "`train.tokens_per_microbatch` sets the microbatches")

@@ -174,6 +174,7 @@ def leaves(data: dict, before: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         "training: {method: dreamer}",
         "training: {learning_rate: 1e-6, lr: 1e-5}",
         "training: {batch_size: many}",
+        "training: {batch_size: .inf}",
         "rollout: {temperature: -1}",
     ],
 )

@@ -112,8 +112,9 @@ def test_edits_regenerations_clocks_and_utility_calls_in_one_conversation(server
     assert parents(rows, talk) == [None, first, second, third, third, third, kept, first]
     assert rows[third].next_state == [user("question 3")]
     assert (rows[aside].kind, rows[aside].untrainable_reason) == ("side", "side turn")
-    assert (rows[dropped].untrainable_reason, rows[kept].untrainable_reason) == ("regenerated", None)
-    assert rows[last].untrainable_reason in ("no next state", "cut tool call")  # random weights may begin a call
+    assert rows[dropped].untrainable_reason == "regenerated"
+    assert rows[kept].untrainable_reason in (None, "cut tool call")  # random weights may begin a call
+    assert rows[last].untrainable_reason in ("no next state", "cut tool call")
     assert (rows[first].next_state, rows[edit].next_state) == ([user("question 1")], None)
 
 

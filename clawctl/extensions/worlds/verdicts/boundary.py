@@ -188,13 +188,15 @@ def install(finder: Any) -> None:
             elif event in ("marshal.load", "marshal.loads"):
                 if not path.startswith("<frozen "):
                     foreign.add("*")  # as of a syntax tree, the code in it may have any name
+                elif caller is not None and is_graded(str(caller.f_locals.get("bytecode_path"))):
+                    mark("a test loads code of the graded code by a path")
             elif event in ("exec", "function.__new__"):
                 if caller is not None and caller.f_back is not None and path == __file__:
                     path = caller.f_back.f_code.co_filename
                     if isinstance(caller.f_locals.get("source"), str | bytes):  # `told_apart` has checked it
                         return
                 name = getattr(arguments[0], "co_filename", "")
-                if not path.startswith("<frozen ") and (is_graded(name) or foreign & {name, "*"}):
+                if is_graded(name) or (foreign & {name, "*"} and not path.startswith("<frozen ")):
                     mark("a test executes a text of the graded code")
             elif event in ("os.exec", "os.posix_spawn") and _is_beside(*arguments[:2]):
                 mark("a test starts a program of the graded code beside itself")

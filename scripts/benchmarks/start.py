@@ -14,6 +14,7 @@ The exit code is 1 if a metric misses its bar.
 """
 
 import argparse
+import contextlib
 import os
 import pty
 import re
@@ -33,12 +34,13 @@ import httpx
 import orjson
 import psutil
 
+from clawctl.engines.vllm.child import free_port
 from scripts.benchmarks import start_connect, start_silence
 from scripts.benchmarks.table import Row, make_parser, report
 
 ROOT = Path(__file__).parents[2]
 BARS = {
-    "first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "missing_files": 0.0,
+    "first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "serve_ready_s": 3.0, "missing_files": 0.0,
     "clients_without_request": 0.0, "failed": 0.0,
 }  # fmt: skip
 _NAMED = re.compile(r"\b(docs/[\w/-]+\.md|recipes/[\w-]+\.yaml)\b")
@@ -82,9 +84,10 @@ def wheel_rows(options: argparse.Namespace) -> Iterator[Row]:
         first, silence, _ = first_answer(clawctl, folder / "run")
         warm, quiet, warm_cpu = first_answer(clawctl, folder / "run")
         helped = statistics.median(_timed([clawctl, "--help"]) for _ in range(3 if options.quick else 9))
+        ready = statistics.median(serve_ready_s(clawctl, folder / f"serve{number}") for number in range(1 if options.quick else 3))
         values = {
             "first_answer_s": installed_s + first, "warm_first_answer_s": warm, "warm_cpu_s": warm_cpu,
-            "silence_s": max(silence, quiet), "help_s": helped, "missing_files": float(len(missing(wheel))),
+            "silence_s": max(silence, quiet), "help_s": helped, "serve_ready_s": ready, "missing_files": float(len(missing(wheel))),
         }  # fmt: skip
     for name, value in values.items():
         yield Row("wheel", name, value, "files" if name == "missing_files" else "s")
@@ -155,6 +158,24 @@ def _ask(run: Path) -> None:
     body = {"model": "default", "messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 16}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=_PATIENCE_S).raise_for_status()
     assert answer.json()["choices"][0]["message"]["content"]
+
+
+def serve_ready_s(clawctl: str, run: Path) -> float:
+    """Seconds until `clawctl serve` answers with the model of the wheel."""
+    port, began = free_port(), time.monotonic()
+    process = subprocess.Popen(
+        [clawctl, "serve", "--model", "crafts", "--run", str(run), "--port", str(port)], stderr=-3, stdout=-3
+    )
+    try:
+        while process.poll() is None and time.monotonic() < began + _PATIENCE_S:
+            with contextlib.suppress(httpx.HTTPError):
+                httpx.get(f"http://127.0.0.1:{port}/health", timeout=1).raise_for_status()
+                return time.monotonic() - began
+            time.sleep(0.02)
+        raise SystemExit("clawctl serve did not get ready")
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def _timed(command: list[str]) -> float:

@@ -18,8 +18,7 @@ from clawctl.printing import busy
 from clawctl.run.directory import RunDir
 
 _PAGE_PORT = 30080
-_NO_AGENT = ("none yet", "other")
-_AGENTS = (_NO_AGENT[0], "openclaw", "codex", "claude-code", _NO_AGENT[1])
+_AGENTS = ("none yet", "openclaw", "codex", "claude-code", "other")
 
 
 def start(
@@ -28,7 +27,8 @@ def start(
         str | None, typer.Option("--model", help="A Hugging Face name, a folder with the weights, or smollm2. Unset: it is asked.")
     ] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", help="The agent that is shown how to connect: openclaw, codex, … Unset: it is asked.")
+        str | None,
+        typer.Option("--agent", help="The agent that is shown how to connect: openclaw, codex, … or none. Unset: it is asked."),
     ] = None,
     judge: Annotated[
         str | None, typer.Option("--judge", help="URL of a server that judges. Unset: version 0 of the model.")
@@ -54,7 +54,7 @@ def start(
     parent, asks = os.getppid(), sys.stdin.isatty() and sys.stdout.isatty()
     if card is not None and write is None:
         raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)
-    if agent is not None and agent not in _NO_AGENT:
+    if agent not in (None, "none", "none yet", "other"):
         from clawctl.launch.connecting import client_named
 
         agent = client_named(agent)

@@ -15,12 +15,12 @@ from clawctl.inspect.tables import problem_lines, since
 from clawctl.intervals import wilson
 from clawctl.printing import answers, counted, plain, print_json
 from clawctl.run.directory import RunDir
+from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Note, keys_with_notes, read_notes
 from clawctl.run.reward import signs
 from clawctl.run.rows import DEFAULT_POLICY
 
 _MAX_SHOWN = 4  # the number of measurements in the five lines
-_LEARNED = "learned"
 FEWEST = 10  # rates are compared only if both have at least this many judged turns
 
 Change = Literal["better", "worse", "no difference"]
@@ -120,19 +120,24 @@ def _answer(live: int | None, changes: list[Change]) -> str:
 def _because(live: int | None, measured: list[dict[str, Any]], people: dict[str, Any]) -> str:
     if live == 0:
         return "the base model is live"
-    evidence = [(comparison["what"], comparison["change"]) for comparison in measured]
-    if people["change"]:
-        evidence.append(("complaints", people["change"]))
-    decisive = [what if what.startswith(_LEARNED) else f"{what} {change}" for what, change in evidence if change != "no difference"]
+    evidence = [*measured, *([{"what": "complaints", **people}] if people["change"] else [])]
+    changed = [comparison for comparison in evidence if comparison["change"] != "no difference"]
+    decisive = [
+        f"learned {comparison['what']}" if "note" in comparison else "{what} {change}".format_map(comparison)
+        for comparison in changed
+    ]
     if decisive:
         return ", ".join(decisive[:4])
     return "no difference is larger than chance" if evidence else "nothing was measured, and there is too little feedback"
 
 
 def _learned_notes(run: RunDir, live: int, problems: list[str]) -> list[dict[str, Any]]:
-    """The notes that the live version follows without a reminder, which practice measures in new answers."""
+    """The notes that the live version, or one from which it descends, follows without a reminder: practice measures it."""
     notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems) if note.policy == run.policy]
-    learned = [note for note in notes if note.shown_state == "learned" and (note.learned or 0) <= live]
+    learned = [note for note in notes if note.shown_state == "learned"]
+    if learned:  # a version of another branch may have a higher number
+        ancestry = read_lineage(run).ancestry(live)
+        learned = [note for note in learned if note.learned in ancestry]
     return [_learned_note(note) for note in sorted(learned, key=lambda note: -(note.learned or 0))]
 
 
@@ -140,7 +145,7 @@ def _learned_note(note: Note) -> dict[str, Any]:
     text = shorten(note.text, 60, placeholder=" …")
     share = dict(note.followed).get(note.learned or 0)
     followed = "" if share is None else f", followed without it {share:.2f} as well as with it"
-    learned = {"what": f"{_LEARNED} “{text}”", "change": "better", "words": f"“{text}” learned by version {note.learned}{followed}"}
+    learned = {"what": f"“{text}”", "change": "better", "words": f"“{text}” learned by version {note.learned}{followed}"}
     return {**learned, "note": note.id, "version": note.learned, "share": share}
 
 

@@ -1,7 +1,6 @@
 """The pictures of a run: eval results and how far notes are followed, by policy version, and the numbers of each training step."""
 
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 from clawctl.inspect.policies import headings, metrics_of
@@ -17,7 +16,7 @@ _LINE_FROM = 3  # points; a line between two suggests a course that nobody has m
 def draw(policies: list[dict[str, Any]], path: Path) -> None:
     """Write a PNG with a panel for each of the first metrics. `policies`: measured ones from `describe_policies`, at least one."""
     metrics = metrics_of(policies)[:_MAX_PANELS]
-    figure, panels = _figure(len(metrics))
+    figure, panels = _figure(len(metrics), 4.4)
     for axes, (suite, name), heading, colour in zip(panels, metrics, headings(metrics), _COLOURS, strict=False):
         measured = [(row, row["metrics"][suite][name]) for row in policies if name in row["metrics"].get(suite, {})]
         _panel(axes, measured, heading[:1].upper() + heading[1:], colour)
@@ -92,23 +91,25 @@ def draw_training(steps: list[dict[str, Any]], path: Path) -> None:
 
 
 def draw_notes(notes: list[Note], path: Path) -> None:
-    """Write a PNG with a panel for each of the last notes: how far each version follows it without a reminder."""
+    """Write a PNG with a panel for each of the last notes: how far each version follows it without a reminder.
+
+    Its text is not written: the picture can be shared, and outlives a note that is forgotten.
+    """
     shown = notes[-_MAX_PANELS:]
     figure, panels = _figure(len(shown))
-    for axes, note, colour in zip(panels, shown, _COLOURS, strict=False):
-        title = shorten(note.text, 40, placeholder=" …").replace("$", r"\$")  # a dollar sign would begin a formula
-        _line(axes, [(0, 0.0), *note.followed], title, "followed without a reminder", colour)
+    for number, (axes, note, colour) in enumerate(zip(panels, shown, _COLOURS, strict=False), len(notes) - len(shown) + 1):
+        _line(axes, [(0, 0.0), *note.followed], f"Note {number}", "followed without a reminder", colour)
         axes.set_ylim(min(-0.05, *(share for _, share in note.followed)), max(1.05, *(share for _, share in note.followed)))
     figure.supxlabel("policy version\n0: as before any learning; 1: as when the note is in the prompt", fontsize=9)
     figure.savefig(path, format="png")
 
 
-def _figure(count: int) -> tuple[Any, list[Any]]:
-    """A figure with `count` panels side by side."""
+def _figure(count: int, height: float = 3.6) -> tuple[Any, list[Any]]:
+    """A figure with `count` panels side by side; `height` in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import; pyplot is avoided: it needs state and a display
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5 * max(count, 2), 3.6), dpi=150, layout="constrained")
+    figure = Figure(figsize=(5 * max(count, 2), height), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     return figure, list(figure.subplots(1, count, squeeze=False)[0])
 

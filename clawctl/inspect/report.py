@@ -30,7 +30,8 @@ def write_report(run: RunDir, folder: Path) -> tuple[Path, Path]:
     policies = describe_policies(run, problems)
     measured = [row for row in policies if any(row["metrics"].values())]
     steps = list(read_lines(run.steps, problems))
-    notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems) if note.followed]
+    notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems)]
+    notes = [note for note in notes if note.followed and note.policy == run.policy]
     if not measured and not steps:
         problem = f"{run.root} has no measured policy and no training step"
         raise ClawError(

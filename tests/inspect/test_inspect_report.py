@@ -77,9 +77,13 @@ def test_a_run_without_measurements_has_a_picture_of_its_training(
     assert text.count("data:image/png;base64,iVBOR") == 1
     assert "Reward or loss of each step" in text
     assert "Before and after" not in text
-    note = add_note(run, "anna", "Write $5, not 5 $, and close every {.").note
+    note = add_note(run, "anna", "I am ill, so be brief.").note
     change_note(run, "anna", note.id, state="learned", learned=2, followed=((1, 0.4), (2, 1.2)))
+    alone = write_report(run, tmp_path / "alone")[0].read_bytes()
+    change_note(run, "anna", add_note(run, "anna", "Of another policy.").note.id, policy="anna", followed=((1, 0.4),))
     png, page = write_report(run, tmp_path / "out")
+    assert png.read_bytes() == alone
+    assert "I am ill" not in page.read_text()
     first, second = re.findall(r'<img alt="([^"]*)" src="data:image/png;base64,([^"]*)"', page.read_text())
     assert (first[0], second[0][:14]) == ("How far each version follows a note without a reminder", "Reward or loss")
     assert base64.b64decode(first[1]) == png.read_bytes() != base64.b64decode(second[1])

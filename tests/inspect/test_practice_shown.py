@@ -55,9 +55,13 @@ def test_a_note_that_the_live_version_learned_answers_whether_it_got_better(
     practised: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
     note = add_note(practised, "anna", NOTE).note
-    publish_policy(practised, Policy(1, 0, 1, "rl", "adapter", "crafts", [], None, {}, time.time()), lambda folder: None)
+    for version, parent in ((1, 0), (2, 1), (3, 1)):
+        policy = Policy(version, parent, version, "rl", "adapter", "crafts", [], None, {}, time.time())
+        publish_policy(practised, policy, lambda folder: None)
     for state, learned, live, answer in (
         ("new", None, 1, "not known: nothing was measured, and there is too little feedback"),
+        ("learned", 2, 3, "not known: nothing was measured, and there is too little feedback"),  # 3 was made from 1
+        ("learned", 1, 3, f"yes: learned “{NOTE}”"),
         ("learned", 2, 1, "not known: nothing was measured, and there is too little feedback"),
         ("learned", 1, 1, f"yes: learned “{NOTE}”"),
         ("learned", 1, 0, "not yet: the base model is live"),

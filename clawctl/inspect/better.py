@@ -135,10 +135,9 @@ def _learned_notes(run: RunDir, live: int, problems: list[str]) -> list[dict[str
     """The notes that the live version, or one from which it descends, follows without a reminder: practice measures it."""
     notes = [note for key in keys_with_notes(run) for note in read_notes(run, key, problems) if note.policy == run.policy]
     learned = [note for note in notes if note.shown_state == "learned"]
-    if learned:  # a version of another branch may have a higher number
-        ancestry = read_lineage(run).ancestry(live)
-        learned = [note for note in learned if note.learned in ancestry]
-    return [_learned_note(note) for note in sorted(learned, key=lambda note: -(note.learned or 0))]
+    ancestry = read_lineage(run).ancestry(live) if learned else []  # a version of another branch may have a higher number
+    newest_first = sorted(learned, key=lambda note: -(note.learned or 0))
+    return [_learned_note(note) for note in newest_first if note.learned in ancestry]
 
 
 def _learned_note(note: Note) -> dict[str, Any]:

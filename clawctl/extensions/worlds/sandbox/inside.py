@@ -51,9 +51,8 @@ def main() -> None:
             os.chmod(folder, 0o1777 if folder == "/tmp" else 0o777)
     signal.signal(signal.SIGALRM, lambda *_: leave(124))
     signal.setitimer(signal.ITIMER_REAL, given["seconds"])
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(name, signal.SIG_IGN)
-    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     source, answers = os.dup(0), os.dup(1)
     nowhere = os.open("/dev/null", os.O_RDWR)
     os.dup2(nowhere, 0)
@@ -107,7 +106,7 @@ def write_frame(answers: int, header: dict[str, Any], data: bytes = b"") -> None
 def leave(code: int) -> None:
     """Exit. If this is process 1 of a namespace, the kernel then ends all other processes."""
     if os.getpid() != 1:
-        kill_all()
+        end_others(5)
     os._exit(code)
 
 
@@ -251,22 +250,17 @@ def watch(settings: SandboxSettings) -> str | None:
     if total > settings.memory:
         kill_all()
         return "memory"
-    made = 0
-    for folder in settings.folders:
-        usage = os.statvfs(folder)
-        made += usage.f_files - usage.f_ffree
-    if made > settings.files:
+    usages = [os.statvfs(folder) for folder in settings.folders]
+    if sum(usage.f_files - usage.f_ffree for usage in usages) > settings.files:
         kill_all()
         return "files"
     return None
 
 
 def kill_all() -> None:
-    for _ in range(2):  # one signal reaches all processes at once, so a fork in progress fails
-        try:
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(2):  # one signal reaches all processes at once, so a fork in progress fails
             kill_others()
-        except ProcessLookupError:
-            return
 
 
 def kill_others() -> None:
@@ -291,18 +285,22 @@ def reap(running: int | None) -> None:
         os.waitpid(child.si_pid, os.WNOHANG)
 
 
-def clear(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
-    """Kill every process but this one. Raises OSError if some remain."""
-    deadline = time.monotonic() + 15  # on a busy machine, many processes take seconds to end
-    while True:
+def end_others(seconds: float) -> bool:
+    """Kill every process but this one, and wait until they have ended. On a busy machine, many processes take seconds."""
+    deadline = time.monotonic() + seconds
+    while processes() and time.monotonic() < deadline:
         with contextlib.suppress(ProcessLookupError):
             kill_others()
+        time.sleep(0.001)
         reap(None)
-        if not processes():
-            return {"left": 0}, b""
-        if time.monotonic() > deadline:
-            raise OSError(f"processes are left: {processes()[:5]}")
-        time.sleep(0.002)
+    return not processes()
+
+
+def clear(settings: SandboxSettings, request: dict[str, Any], payload: bytes) -> Answer:
+    """Kill every process but this one. Raises OSError if some remain."""
+    if not end_others(15):
+        raise OSError(f"processes are left: {processes()[:5]}")
+    return {"left": 0}, b""
 
 
 # Folders

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from clawctl.config import Recipe
 from clawctl.engines import ENGINES, Engine
@@ -37,6 +38,7 @@ def _run(
     work: Callable[[list[str]], None], arguments: list[str], folder: str, environment: Mapping[str, str], outputs: tuple[Path, Path]
 ) -> None:
     os.setsid()
+    torch.manual_seed(0)  # what a model of random weights samples is the same in every run of the tests
     gc.freeze()  # or the first full garbage collection copies all that is shared with the other processes
     os.environ.clear()
     os.environ.update(environment)

@@ -15,6 +15,9 @@ class PracticeConfig(Section):
     """With `idle`: seconds without a request of a person before practice begins. It pauses as soon as one comes."""
     requests: int = Field(12, gt=0)
     """How many of a person's newest requests are practised on."""
+    history_chars: int = Field(8000, ge=0)
+    """Characters of the conversation before a request that are practised with it. Its oldest turns are left out; its system prompt
+    is not. A step on long conversations takes minutes on a CPU."""
     least_requests: int = Field(3, gt=0)
     """Practice of a person's notes begins with this many requests of that person."""
     steps: int = Field(24, gt=0)

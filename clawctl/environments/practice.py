@@ -63,21 +63,23 @@ class Practice:
     version = "1"
 
     def __init__(
-        self, note: str = "", user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False
-    ) -> None:
+        self, note: str = "", user: str = "", requests: int = 12, max_tokens: int = 64, told: float = 0.6, anyway: bool = False,
+        history_chars: int = 8000,
+    ) -> None:  # fmt: skip
         """`note`: what the person wants, in words. `user`: only requests of this API key. `requests`: how many of the newest ones.
-        `max_tokens`: of an answer. `told`: share of the exercises, the first ones, that are answered with the note in the prompt.
-        `anyway`: practise also a note that costs the untrained model right answers when it is told.
+        `history_chars`: of the conversation before a request (`without_oldest`). `max_tokens`: of an answer. `told`: share of the
+        exercises, the first ones, that are answered with the note in the prompt. `anyway`: practise also a note that costs the
+        untrained model right answers when it is told.
         """
         if note and not note.strip():
             raise ClawError("play.options.note is empty", "write what you want in one sentence", 2)
         if not 0 <= told <= 1:
             raise ClawError(f"play.options.told is {told:g}", "set a share from 0 to 1", 2)
-        for name, value in (("requests", requests), ("max_tokens", max_tokens)):
-            if value < 1:
-                raise ClawError(f"play.options.{name} is {value}", "set at least 1", 2)
+        for name, value, least in (("requests", requests, 1), ("max_tokens", max_tokens, 1), ("history_chars", history_chars, 0)):
+            if value < least:
+                raise ClawError(f"play.options.{name} is {value}", f"set at least {least}", 2)
         self._note, self._user, self._count, self._max_tokens, self._told = note.strip(), user, requests, max_tokens, told
-        self._anyway, self._requests = anyway, list[Asked]()
+        self._anyway, self._history_chars, self._requests = anyway, history_chars, list[Asked]()
         self._place: HintPlace = "block"
         self._notes: Sequence[Note] = ()
 
@@ -90,7 +92,7 @@ class Practice:
                 f"train.method {recipe.train.method.kind} does not learn from hints",
                 "set train.method to opd_topk, opd, combine or hybrid",
             )
-        self._requests = earlier_requests(run, self._user)[-self._count :]
+        self._requests = self._newest(run)
         if not self._requests:
             problem = f"{run.root} has no earlier requests to practise on"
             raise ClawError(
@@ -104,7 +106,11 @@ class Practice:
     def practise(self, run: RunDir, notes: Sequence[Note], place: HintPlace) -> None:
         """Practise all notes of a person, each on the requests to which it applies. Where none applies, version 0 is followed."""
         self._notes, self._place = notes, place
-        self._requests = earlier_requests(run, self._user)[-self._count :]
+        self._requests = self._newest(run)
+
+    def _newest(self, run: RunDir) -> list[Asked]:
+        newest = earlier_requests(run, self._user)[-self._count :]
+        return [asked._replace(messages=without_oldest(asked.messages, self._history_chars)) for asked in newest]
 
     def _hint_for(self, request: list[Message]) -> str:
         """What the teacher reads with a request, as serve would write it into the prompt."""
@@ -163,6 +169,16 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
         if is_wanted and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
             requests[orjson.dumps([row["messages"], row["tools"]])] = Asked(row["messages"], row["tools"] or None)
     return list(requests.values())
+
+
+def without_oldest(request: list[Message], chars: int) -> list[Message]:
+    """A request without the oldest turns of its conversation, so that what is left before the last user message has at most `chars`
+    characters as JSON. The system prompt stays, and so does all that follows the last user message."""
+    users = [index for index, message in enumerate(request) if message.get("role") == "user"]
+    if not users:
+        return request
+    kept = next((start for start in users if len(orjson.dumps(request[start : users[-1]])) <= chars), users[-1])
+    return [*request[: users[0]], *request[kept:]]
 
 
 def text_of(request: Sequence[Message]) -> str:

@@ -230,7 +230,8 @@ class _Practising:
         batches = (min(told_steps, until_measured) if alone and told_steps > 0 else 1) - self._ahead[key]
         if batches <= 0:
             return
-        environment = Practice(user=key, requests=config.requests, max_tokens=config.max_tokens, told=float(told_steps > 0))
+        limits = config.model_dump(include={"requests", "history_chars", "max_tokens"})
+        environment = Practice(user=key, told=float(told_steps > 0), **limits)
         environment.practise(self._run, wishes, place)
         seed = time.time_ns() % (1 << 31)
         plan = make_plan(environment, "practice", batches * self._recipe.train.batch_turns, 1, seed)

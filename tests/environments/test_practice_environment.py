@@ -13,7 +13,7 @@ from clawctl.environments import Outcome
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.environments.note_cost import is_costly, short_questions
 from clawctl.environments.player import make_plan
-from clawctl.environments.practice import Asked, Practice, earlier_requests, other_requests
+from clawctl.environments.practice import Asked, Practice, earlier_requests, other_requests, without_oldest
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
@@ -71,6 +71,21 @@ def test_requests_are_in_the_order_of_time_and_each_occurs_once(run: RunDir) -> 
     assert texts(earlier_requests(run)) == ["question old", "question middle", "question new"]
     tasks = prepared(run, requests=2).tasks("train", 8, 0)
     assert set(asked(tasks)) == {"question middle", "question new"}
+
+
+def test_a_long_conversation_is_practised_without_its_oldest_turns(run: RunDir) -> None:
+    system, results = {"role": "system", "content": "s" * 500}, {"role": "tool", "content": "r" * 500}
+    talk = [{"role": role, "content": f"{role} {n} " + "w" * 50} for n in range(3) for role in ("user", "assistant")]
+    last = [{"role": "user", "content": "q" * 500}, {"role": "assistant", "content": "c"}, results]
+    request = [system, *talk, *last]
+    assert without_oldest(request, 10_000) == request
+    assert without_oldest(request, 400) == [system, *talk[2:], *last]
+    assert without_oldest(request, 200) == [system, *talk[4:], *last]
+    assert without_oldest(request, 0) == [system, *last]
+    assert without_oldest([system], 0) == [system]
+    write_turns(run.trajectories / "a.parquet", [turn("long", messages=[*talk, *last])])
+    sent = [task.spec.messages for task in prepared(run, history_chars=0, told=0).tasks("train", 1, 0)]
+    assert sent == [last]
 
 
 def test_a_damaged_shard_does_not_stop_practice(run: RunDir) -> None:

@@ -63,7 +63,9 @@ def session_of(tokens: int, vocabulary: int) -> list[Turn]:
 
 
 def recipe_of(model: Path, tokens: int, settings: dict[str, Any]) -> Recipe:
-    train = {"method": "binary", "lr": 1e-6, "dtype": "bfloat16", "tokens_per_microbatch": tokens, **settings}
+    """A recipe in bfloat16, which most processors compute slowly: a rehearsal without a card has float32."""
+    dtype = "bfloat16" if torch.cuda.is_available() else "float32"
+    train = {"method": "binary", "lr": 1e-6, "dtype": dtype, "tokens_per_microbatch": tokens, **settings}
     return Recipe.model_validate({"model": {"path": str(model)}, "train": train})
 
 

@@ -49,10 +49,10 @@ def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_
     file = tmp_path / "gpu.json"
     results = gpu.Results(file)
     never = gpu.Case("gradients", 0.0, "has no time", "gpu_training.gradients")
-    works = next(case for case in gpu.CASES if case.name == "oom")
+    works = next(case for case in gpu.CASES if case.name == "engine")
     gpu.run_cases([never, works], results, tmp_path, time.monotonic() + 240, tiny=True)
     saved = json.loads(file.read_text())
     assert saved["states"]["gradients"].startswith("stopped after 0 s")
-    assert saved["states"]["oom"] == "done"
+    assert saved["states"]["engine"] == "done"
     assert (tmp_path / "gpu-gradients.log").exists()
-    assert {"case": "oom", "metric": "turns_lost", "value": 0.0, "unit": "turns"} in saved["rows"]
+    assert {"case": "engine", "metric": "swap failed", "value": 0.0, "unit": "requests"} in saved["rows"]

@@ -18,6 +18,7 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     from vllm_served import STARTS_S, engine  # it looks whether there is a vLLM
 
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or vLLM overrules `engine` on a CPU
     lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-cpu-loras", "6")
     with Server(tmp_path_factory.mktemp("vllm") / "run", TEXT_MODEL, patience_s=STARTS_S, splice=True, **lora) as running:
         yield running

@@ -43,8 +43,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    one_process = engine("--distributed-executor-backend", "uni")  # for core and worker, a third less to import than test_vllm's
-    settings, patience_s = (one_process, STARTS_S) if kind == "vllm" else ({}, PATIENCE_S)
+    settings, patience_s = (engine(), STARTS_S) if kind == "vllm" else ({}, PATIENCE_S)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
         environment.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")

@@ -8,7 +8,8 @@ processes took until then. `silence_s` is the longest time in which nothing new 
 name and the wheel lacks.
 
 Case `connect`: all clients that `clawctl connect` knows and that install here are configured by it, and send a request
-(`start_connect.py`). Case `silence`: the longest silence of each command at a terminal (`start_silence.py`).
+(`start_connect.py`). Case `silence`: the longest silence of each command at a terminal (`start_silence.py`). Case `learned`: what a
+person types until the run has learned a wish (`start_learned.py`).
 
 The exit code is 1 if a metric misses its bar.
 """
@@ -35,13 +36,13 @@ import orjson
 import psutil
 
 from clawctl.engines.vllm.child import free_port
-from scripts.benchmarks import start_connect, start_silence
+from scripts.benchmarks import start_connect, start_learned, start_silence
 from scripts.benchmarks.table import Row, make_parser, report
 
 ROOT = Path(__file__).parents[2]
 BARS = {
     "first_answer_s": 90.0, "warm_first_answer_s": 10.0, "silence_s": 2.0, "help_s": 0.35, "serve_ready_s": 3.0,
-    "missing_files": 0.0, "clients_without_request": 0.0, "failed": 0.0,
+    "missing_files": 0.0, "clients_without_request": 0.0, "failed": 0.0, "commands": 2.0,
 }  # fmt: skip
 _NAMED = re.compile(r"\b(docs/[\w/-]+\.md|recipes/[\w-]+\.yaml)\b")
 _PATIENCE_S = 300.0
@@ -49,7 +50,7 @@ _PATIENCE_S = 300.0
 
 def main() -> None:
     parser = make_parser(__doc__ or "")
-    cases = {"wheel": wheel_rows, "connect": _connect_rows, "silence": _silence_rows}
+    cases = {"wheel": wheel_rows, "connect": _connect_rows, "silence": _silence_rows, "learned": _learned_rows}
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     parser.add_argument("--case", action="append", choices=cases, help="this case only; may be repeated")
     parser.add_argument("--where", type=Path, default=cache / "clawctl-clients", help="folder that the clients are installed into")
@@ -72,6 +73,11 @@ def _connect_rows(options: argparse.Namespace) -> Iterator[Row]:
 def _silence_rows(options: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory(prefix="clawctl-silence-") as folder:
         yield from start_silence.silence_rows(str(Path(sys.executable).with_name("clawctl")), Path(folder))
+
+
+def _learned_rows(options: argparse.Namespace) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="clawctl-learned-") as folder:
+        yield from start_learned.learned_rows(str(Path(sys.executable).with_name("clawctl")), Path(folder) / "run", _is_ready)
 
 
 def wheel_rows(options: argparse.Namespace) -> Iterator[Row]:

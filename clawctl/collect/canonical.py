@@ -4,6 +4,9 @@ Clients change messages that they send back: `developer` becomes `system`, a tex
 different spaces, ids lose their punctuation, reasoning disappears. Two messages are the same if their digests are equal.
 """
 
+import html
+import re
+import unicodedata
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +16,16 @@ from typing import Any
 import orjson
 
 from clawctl.collect.side_rules import is_pair, is_transient
+from clawctl.run.images import IMAGE
 from clawctl.run.rows import Exchange, Message
 
 SHORTEST_HANDLE = 16  # characters of a tool-call id
 MAX_MERGED = 32  # maximum number of line breaks of an answer that are examined
+MAX_LETTERS = 1 << 16  # characters of a message whose letters are compared
 MAX_LINES = 512  # of a user message; a longer message is only compared as a whole
 
+_NO_LETTERS = re.compile(r"[\W_]+")
+_MARK = re.compile(r"[\[(<*][^\n\[\]()<>]{1,60}[\])>*]\s*\Z")  # "[interrupted by user]"
 _ROLES = {"developer": "system", "function": "tool"}
 
 
@@ -43,6 +50,11 @@ class CanonicalRequest:
     def path(self) -> bytes:
         """Digest of the complete conversation."""
         return self.paths[-1] if self.paths else b""
+
+    def path_before(self, index: int) -> bytes:
+        """Digest of the conversation up to the last answer before a message; empty without one."""
+        last = self.roles.rfind("a", 0, index)
+        return self.paths[last] if last >= 0 else b""
 
 
 def read_conversation(messages: Sequence[Message]) -> CanonicalRequest:
@@ -131,14 +143,14 @@ def role_of(message: Message) -> str:
 
 
 def message_digest(message: Message, with_arguments: bool = True) -> bytes:
-    """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning and surrounding
-    whitespace, and optionally the arguments of tool calls.
+    """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning, whitespace, and
+    optionally the arguments of tool calls.
     """
     role = role_of(message)
     text = text_of(message.get("content"))
     if role == "assistant":
         text = text.rpartition("</think>")[2]
-    digest = blake2b(f"{role}\n{text.strip()}".encode("utf-8", "surrogatepass"), digest_size=12)
+    digest = blake2b(f"{role}\n{''.join(text.split())}".encode("utf-8", "surrogatepass"), digest_size=12)
     if role == "assistant":
         for name, arguments in _calls(message):
             digest.update(f"\ncall {name} {arguments if with_arguments else ''}".encode("utf-8", "surrogatepass"))
@@ -168,6 +180,17 @@ class AnswerText:
 def answer_text(message: Message) -> str:
     """Return the text of an assistant message without reasoning and without surrounding whitespace."""
     return text_of(message.get("content")).rpartition("</think>")[2].strip()
+
+
+def letters_of(message: Message) -> str:
+    """Return the letters and digits of a message's text, which stay when a client cleans, escapes, wraps or cuts the text.
+
+    A mark in brackets at the end is ignored.
+    """
+    content = message.get("content")
+    parts = [part.get("text") for part in content if isinstance(part, dict)] if isinstance(content, list) else [content]
+    text = "".join(part for part in parts if isinstance(part, str)).rpartition("</think>")[2][:MAX_LETTERS]
+    return _NO_LETTERS.sub("", unicodedata.normalize("NFKC", html.unescape(_MARK.sub("", text))))
 
 
 def read_answer(exchange: Exchange) -> tuple[bytes | None, bytes | None, AnswerText | None]:
@@ -223,6 +246,8 @@ def text_of(content: Any) -> str:
 def _part(part: Any) -> str:
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
+    if isinstance(part, dict) and part.get("type") == IMAGE and isinstance(part.get(IMAGE), dict):
+        return str(part[IMAGE].get("url")).partition("?")[0]  # behind it stands a signature that changes
     return canonical_json({key: value for key, value in part.items() if key != "cache_control"} if isinstance(part, dict) else part)
 
 
@@ -231,6 +256,10 @@ def _calls(message: Message) -> list[tuple[str, str]]:
     functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     functions.append(message.get("function_call"))
     return [(str(f.get("name")), canonical_arguments(f.get("arguments"))) for f in functions if isinstance(f, dict)]
+
+
+def tools_called(message: Message) -> list[str]:
+    return [name for name, _ in _calls(message)]
 
 
 def canonical_arguments(arguments: Any) -> str:

@@ -256,11 +256,13 @@ def _from_shell(lines: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _texts(inner)
+    waiting = [value]  # no recursion: a model may nest deeper than Python's stack
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            waiting += reversed(list(value.values() if isinstance(value, dict) else value))
 
 
 def _lines(text: str) -> set[int]:

@@ -11,8 +11,9 @@ from clawctl.run.rows import Exchange, Message, Turn
 
 Relation = Literal["exact", "tail-drop", "mid-drop", "diverged"]
 ParentEvidence = Literal[
-    "handle", "conversation", "context", "merged", "prefix", "reminder", "final", "window", "descendant", "session", "completion"
-]
+    "handle", "conversation", "context", "merged", "prefix", "reminder", "alike", "final", "window", "descendant",
+    "session", "completion",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ class Node:
     path: bytes
     system: bytes
     whole: bytes
+    before: bytes  # digest of the conversation up to its last answer; empty without one
     ends_transient: bool  # whether its request ends with known transient context
     handles: tuple[str, ...]  # ids that identify this turn in a later request: its own id, and the ids of its tool calls
     answer: bytes | None  # digest of its answer; None after an error: nothing can follow it

@@ -11,15 +11,18 @@ prefix        the same request is followed by a message that begins with the ans
               call; or the message is a text that contains the id of the answer's tool call
 reminder      one user message of that turn's request has lost some of its lines: a reminder that the client removed; the client may
               also have changed the arguments of the answer's tool calls
+alike         the same answer and user messages after the same conversation, but some are cleaned, escaped, wrapped in a template,
+              marked or cut; their letters are the same or contained in one another
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
 window        the last messages of that turn's request: the client cut off, summarised or renewed the messages before them
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
 session       the answer belongs to the session that the client names: the messages before it were compacted or edited
 completion    for a plain completion: the prompt begins with the turn's prompt and answer
 
-From `prefix` on, evidence is searched for the newest answers only, because it costs more and proves less. `prefix` and `reminder`
-examine the newest three, since a client may add answers of its own ("Ok.", a plan). The others examine the newest one. Hints limit
-the search: two different session ids never match, and neither do two users.
+From `prefix` on, evidence is searched for the newest answers only, because it costs more and proves less. `prefix`, `reminder` and
+`alike` examine the newest three, since a client may add answers of its own ("Ok.", a plan). The others examine the newest one.
+Hints limit the search: two different session ids never match, except for the turn that `previous_response_id` names, and neither
+do two users.
 """
 
 from array import array
@@ -33,24 +36,28 @@ from clawctl.collect.canonical import (
     begins_with,
     extend_path,
     handles,
+    letters_of,
     line_hash,
     line_texts,
     lines_of,
     message_digest,
     read_conversation,
     text_of,
+    tools_called,
 )
 from clawctl.collect.nodes import Match, Node, ParentEvidence, Relation, SessionTree
 from clawctl.collect.plain_completions import CompletionIndex
-from clawctl.collect.side_rules import without_time
+from clawctl.collect.side_rules import opening_of, without_time
 from clawctl.run.rows import Exchange, Message
 
 MAX_DROPPED = 2  # user messages of the parent that may be missing in the child
 MAX_COMPARED = 256  # newest turns with equal text that are compared one by one
+MAX_ALIKE = 16  # newest turns whose texts are compared
 MAX_ANCESTORS = 8  # turns whose lines are compared with those of a new message
 MAX_ADDED = 3  # newest answers that are examined closely
 SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
 LONG_REMINDER = 6  # lines; this many missing lines count as a reminder even without a tag
+SHORTEST_ALIKE = 24  # letters; minimum length of changed messages and their answer that are found again
 SHORTEST_END = 48  # characters; minimum length of messages that are found in another context, or changed
 
 
@@ -122,7 +129,7 @@ class ParentIndex:
         answers += [index for index in answers if previous and previous in handles(messages[conversation.positions[index]])]
         for index in reversed(answers):
             for evidence, candidates in self._candidates(conversation, messages, index, user, hint):
-                matches = [node for node in candidates if _is_open(node, hint, since)]
+                matches = [node for node in candidates if _is_open(node, None if node.turn_id == previous else hint, since)]
                 if matches and evidence != "handle":
                     named = self._named_trees(conversation, messages, index, user, hint, since)
                     matches = [node for node in matches if not named or node.tree in named]
@@ -166,6 +173,7 @@ class ParentIndex:
         yield "prefix", self._longest_prefix(conversation, messages, index, user)
         same_calls = self._same_answer(user, message_digest(answer, with_arguments=False)) if answer.get("tool_calls") else []
         yield "reminder", [node for node in same_answer or same_calls if _lacks_reminder(node, conversation, messages, index)]
+        yield "alike", self._alike(conversation, messages, index, user, hint)
         if newer:
             return
         yield "final", [node for node in same_answer if _kept_final_answers(node, conversation, index)]
@@ -223,6 +231,27 @@ class ParentIndex:
         longest = max((node.text.length for node in matches if node.text), default=0)
         return [node for node in matches if node.text and node.text.length == longest]
 
+    def _alike(
+        self, conversation: CanonicalRequest, messages: list[Message], index: int, user: str, hint: str | None
+    ) -> list[Node]:
+        """Return the turns after the same conversation whose new messages or answer are those up to `index` in another form: those
+        with the longest common text.
+        """
+        before = conversation.roles.rfind("a", 0, index) + 1
+        same_request = self._by_prompt.get((user, conversation.paths[index - 1]), []) if index else []
+        nodes = dict.fromkeys([*same_request[-MAX_ALIKE:], *self._same_answer(user, conversation.digests[index])])
+        near = [
+            node
+            for node in nodes
+            if node.exchange is not None
+            and node.before == conversation.path_before(index)
+            and node.roles[before:] == conversation.roles[before:index]
+            and node.opening == opening_of(messages)
+        ]
+        lengths = {node: _length_alike(node, conversation, messages, before, index, hint) for node in near[-MAX_ALIKE:]}
+        longest = max(lengths.values(), default=0)
+        return [node for node, length in lengths.items() if length == longest > 0]
+
     def _with_common_end(
         self, same_answer: list[Node], conversation: CanonicalRequest, messages: list[Message], index: int
     ) -> list[Node]:
@@ -232,6 +261,9 @@ class ParentIndex:
         conversation.
         """
         ends = {node: _common_end(node, conversation, messages, index) for node in same_answer}
+        cut = [node for node, end in ends.items() if end == index < len(node.digests)]  # nothing stands before the window
+        if len(cut) == len(same_answer) == 1 and _length(conversation, messages, 0, index) >= SHORTEST_END // 2:
+            return cut
         longest = max(ends.values(), default=0)
         if not longest or not _is_same_end(conversation, messages, longest, index):
             renewed = [node for node in same_answer if _has_renewed_results(node, conversation, messages, index)]
@@ -301,6 +333,8 @@ def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, ind
     At least one user message must remain.
     """
     missing = len(node.digests) - index
+    if not missing and sorted(node.digests) == sorted(conversation.digests[:index]):
+        return True  # context that the client moved
     if not 0 <= missing <= MAX_DROPPED or "u" not in conversation.roles[:index]:
         return False
     node_messages = iter(zip(node.digests, node.roles, strict=True))
@@ -364,6 +398,40 @@ def _sent_lines(node: Node) -> list[str]:
         return []
     messages = node.exchange.messages
     return line_texts(messages[read_conversation(messages).positions[node.lines[0]]])
+
+
+def _length_alike(
+    node: Node, conversation: CanonicalRequest, messages: list[Message], begin: int, index: int, hint: str | None
+) -> int:
+    """Return how many letters the messages from `begin` to the answer at `index` have in common with those of an open turn.
+
+    0 if a message has other letters or calls another tool, or if they are too few. A session that the client names, a template that
+    is also in the newest message, and the same letters in the middle of a conversation need no length.
+    """
+    assert node.exchange is not None
+    assert node.exchange.response is not None
+    places = read_conversation(node.exchange.messages).positions
+    originals = [*(node.exchange.messages[places[i]] for i in range(begin, index)), node.exchange.response]
+    newest, common = letters_of(messages[-1]), 0
+    is_sure, are_equal, has_grown = node.hint is not None and node.hint == hint, True, False
+    for i, original in enumerate(originals, begin):
+        shown = messages[conversation.positions[i]]
+        before, after = letters_of(original), letters_of(shown)
+        shorter, longer = sorted((before, after), key=len)
+        common += len(shorter)
+        if conversation.digests[i] == (node.digests[i] if i < index else node.answer):
+            continue
+        if conversation.roles[i] == "t" or shorter not in longer or tools_called(original) != tools_called(shown):
+            return 0
+        if before != after and len(shorter) < SHORTEST_PREFIX and not (tools_called(shown) and not shorter):
+            return 0
+        begun, _, ended = before.partition(after) if after else ("", "", "")
+        is_sure = is_sure or bool(begun and newest.startswith(begun[:16])) or bool(ended and newest.endswith(ended[-16:]))
+        are_equal = are_equal and before == after
+        has_grown = has_grown or (i < index and len(after) > len(before))
+    is_sure = is_sure or (begin > 0 and are_equal)
+    is_enough = common >= (SHORTEST_ALIKE if begin or are_equal else SHORTEST_END) and (begin > 0 or not has_grown)
+    return common if is_sure or is_enough else 0
 
 
 def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, index: int) -> bool:
@@ -456,8 +524,8 @@ def _kept_final_answers(node: Node, conversation: CanonicalRequest, index: int) 
 
 
 def _follows_request(node: Node, conversation: CanonicalRequest, index: int) -> bool:
-    """Whether the message before the answer is the last message of the node's request."""
-    return index > 0 and bool(node.digests) and node.digests[-1] == conversation.digests[index - 1]
+    """Whether the message before the answer is the last message of the node's request, or was cut off."""
+    return index == 0 or node.digests[-1:] == (conversation.digests[index - 1],)
 
 
 def _relation(node: Node, conversation: CanonicalRequest, index: int) -> Relation:
@@ -488,6 +556,8 @@ def _evidence(node: Node, conversation: CanonicalRequest, index: int, repeats: s
 
 
 def _dropped(node: Node, conversation: CanonicalRequest, index: int) -> frozenset[bytes]:
+    if node.roles.count("u") <= conversation.roles.count("u", 0, index):
+        return frozenset()  # a message has another form, and the user may say the same again
     node_counts = Counter(digest for digest, role in zip(node.digests, node.roles, strict=True) if role == "u")
     request_counts = Counter(
         digest for digest, role in zip(conversation.digests[:index], conversation.roles, strict=False) if role == "u"

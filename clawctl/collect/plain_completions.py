@@ -2,8 +2,11 @@
 
 A client that sends text may not have the ids, and a client that sends ids may have omitted the end token. So text and ids are both
 compared, and ids with and without the last one if the answer was complete.
+
+A chat request is read like that if its conversation is one message that ends with a label, such as "AI:", and both end with it.
 """
 
+import itertools
 import re
 from array import array
 from collections.abc import Iterator
@@ -29,11 +32,12 @@ def beginnings(exchange: Exchange) -> tuple[Beginning, ...]:
     answer.
     """
     answer = None if exchange.response is None else exchange.response.get("content")
-    if not is_plain(exchange.messages) or not isinstance(answer, str) or not answer or exchange.status == "error":
+    text, label = _text(exchange)
+    if not text or not isinstance(answer, str) or not answer or exchange.status == "error":
         return ()
-    text = _text(exchange) + answer
+    text = label + "".join((text + answer).split())
     beginnings = [Beginning("text", len(text), _digest(text))]
-    if exchange.prompt_ids and exchange.completion_ids:
+    if not label and exchange.prompt_ids and exchange.completion_ids:
         ids = array("i", [*exchange.prompt_ids, *exchange.completion_ids])
         parts = [ids, ids[:-1]] if exchange.finish_reason == "stop" else [ids]
         beginnings += [Beginning("ids", len(part.tobytes()), _digest(part.tobytes())) for part in parts]
@@ -68,15 +72,16 @@ class CompletionIndex:
 
     def find(self, exchange: Exchange) -> Iterator[tuple[Node, str | None]]:
         """Yield the turns that this prompt continues, each with the text that the prompt adds, or None if that text is unknown."""
-        text = _text(exchange)
-        prompts: dict[str, _Data] = {"text": text, "ids": array("i", exchange.prompt_ids or ()).tobytes()}
+        text, label = _text(exchange)
+        letters = label + "".join(text.split())
+        prompts: dict[str, _Data] = {"text": letters, "ids": b"" if label else array("i", exchange.prompt_ids or ()).tobytes()}
         for kind, data in prompts.items():
             by_length = self._nodes.get((exchange.key, kind), {})
             for length, digest in _digests(data, sorted(length for length in by_length if length <= len(data))):
                 for node in by_length[length].get(digest, ()):
                     beginning = node.beginnings[0]
-                    begins = beginning.length <= len(text) and _digest(text[: beginning.length]) == beginning.digest
-                    yield node, text[beginning.length :] if begins else None
+                    begins = beginning.length <= len(letters) and _digest(letters[: beginning.length]) == beginning.digest
+                    yield node, _behind(text, beginning.length - len(label)) if begins else None
 
 
 def next_messages(added: str | None) -> list[Message] | None:
@@ -121,6 +126,20 @@ def _bytes(data: _Data) -> bytes:
     return data if isinstance(data, bytes) else data.encode("utf-8", "surrogatepass")
 
 
-def _text(exchange: Exchange) -> str:
-    content = exchange.messages[0].get("content")
-    return content if isinstance(content, str) else ""
+def _behind(text: str, letters: int) -> str:
+    """Return the text behind this many characters that are not spaces."""
+    ends = itertools.islice(re.finditer(r"\S", text), letters - 1, None)
+    return text[next(ends).end() :]
+
+
+def _text(exchange: Exchange) -> tuple[str, str]:
+    """Return the prompt of a completion, or of a chat request that is read like one, and the label at its end. Else two empty
+    texts.
+    """
+    if is_plain(exchange.messages):
+        content = exchange.messages[0].get("content")
+        return (content if isinstance(content, str) else ""), ""
+    contents = [message.get("content") for message in exchange.messages if message.get("role") not in ("system", "developer")]
+    text = contents[0].rstrip() if len(contents) == 1 and isinstance(contents[0], str) else ""
+    label = text.rpartition("\n")[2]
+    return (text, f"{label}\n") if label != text and label.endswith(":") else ("", "")

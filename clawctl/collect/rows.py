@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from clawctl.collect.canonical import CanonicalRequest, role_of, text_of
+from clawctl.collect.canonical import CanonicalRequest, handles, role_of, text_of
 from clawctl.collect.nodes import Match, ParentEvidence
 from clawctl.cut_calls import CUT_CALL, Decode, has_cut_call
 from clawctl.run.holdout import HELD_OUT
@@ -77,14 +77,18 @@ def next_state(conversation: CanonicalRequest, messages: Sequence[Message], matc
     """
     if not match.replies:
         return None
-    after = conversation.roles[match.index + 1 :]
-    end = match.index + 1 + (after.index("a") if "a" in after else len(after))
+    begin, roles = match.index, conversation.roles
+    end = roles.find("a", begin + 1) if "a" in roles[begin + 1 :] else len(roles)
+    # A client may show each call of an answer with its result
+    calls = set(match.node.handles)
+    while (before := roles.rfind("a", 0, begin)) >= 0 and calls & set(handles(messages[conversation.positions[before]])):
+        begin = before
     indices = [
         conversation.positions[i]
-        for i in range(match.index + 1, end)
-        if not (conversation.roles[i] == "u" and conversation.digests[i] in match.dropped)
+        for i in range(begin + 1, end)
+        if roles[i] != "a" and not (roles[i] == "u" and conversation.digests[i] in match.dropped)
     ]
-    if not indices and end == len(conversation.roles):
+    if not indices and end == len(roles):
         begin = conversation.positions[match.index] + 1
         indices = [
             index

@@ -103,10 +103,9 @@ class Sessions:
 
     def _find_parent(self, exchange: Exchange, conversation: CanonicalRequest, hint: str | None, since: float) -> Match | None:
         """Return the turn that this request continues, with the evidence."""
-        if is_plain(exchange.messages):
+        match = None if is_plain(exchange.messages) else self._index.find_parent(conversation, exchange, hint, since)
+        if match is None and "a" not in conversation.roles:
             match = self._index.find_plain_parent(exchange, hint, since)
-        else:
-            match = self._index.find_parent(conversation, exchange, hint, since)
         if match is not None and self._published.get(exchange.exchange_id, match.node.turn_id) != match.node.turn_id:
             return None  # its published parent has ended: another turn with the same text is not its parent
         return match
@@ -344,6 +343,7 @@ class Sessions:
             path=conversation.path,
             system=conversation.system,
             whole=conversation.whole,
+            before=conversation.path_before(len(conversation.roles)),
             ends_transient=conversation.transient_at[-1:] == (len(conversation.digests),),
             handles=(exchange.exchange_id, *handles(exchange.response)),
             relation=match.relation if match else None,

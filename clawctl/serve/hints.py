@@ -23,6 +23,7 @@ _UUID = "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]
 _WITH_REVISION = re.compile(rf"({_UUID}):([0-9]{{1,6}})")  # OpenClaw: <session>:<number of its compactions and restarts>
 _USER_ID_SESSION = re.compile(rf"_session_({_UUID})")  # Claude Code, before its user ids became JSON
 _RUNTIME_LINE = re.compile(r"^Runtime: .*\bsessionId=([A-Za-z0-9._-]{1,128})", re.MULTILINE)
+_CACHE_SESSION = re.compile(rf"(?:[A-Za-z]+[_-])?(?:{_UUID}|[0-9A-Za-z]{{20,32}})(?::[0-9]+)?")  # other keys are shared prefixes
 _LONGEST = 256  # characters of a claim
 _LONGEST_USER_ID = 4096  # characters
 _RUNTIME_WITHIN = 64 << 10  # characters at the end of a message, where OpenClaw writes its line
@@ -31,6 +32,8 @@ _RUNTIME_WITHIN = 64 << 10  # characters at the end of a message, where OpenClaw
 def read_claims(body: Mapping[str, Any], messages: Sequence[Message]) -> dict[str, Any]:
     """The claims in the body of any API: clawctl's own fields, Anthropic's user id, and OpenClaw's line in the prompt."""
     claims = {key: body[key] for key in _OWN_CLAIMS if key in body}
+    if not _CACHE_SESSION.fullmatch(_text(body.get("prompt_cache_key")) or ""):
+        claims.pop("prompt_cache_key", None)
     metadata = body.get("metadata")
     if isinstance(metadata, dict) and (session := _session_of_user(metadata.get("user_id"))):
         claims["user_session"] = session

@@ -281,6 +281,11 @@ def test_writes_of_each_client_are_read(arguments: Any, paths: dict[str, int]) -
     assert {path: len(lines) for path, lines in writes_of(text)} == paths
 
 
+def test_arguments_that_are_nested_deeper_than_pythons_stack_stop_nothing() -> None:
+    for begin, end in (('{"a":', "}"), ("[", "]")):
+        assert list(writes_of(begin * 1000 + '"x"' + end * 1000)) == []
+
+
 def test_collect_writes_the_rating_with_its_source_and_a_person_outranks_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

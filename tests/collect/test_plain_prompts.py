@@ -88,3 +88,20 @@ def test_of_a_conversation_that_its_client_renders_the_words_come_back_without_t
     assert next_messages("\nRight. Q:") == came("\nRight. Q:")
     for nothing in ("", "  \n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>\n<|im_start|>system\nbe kind<|im_end|>", None):
         assert next_messages(nothing) is None
+
+
+def test_a_chat_client_that_sends_its_transcript_as_one_message_is_one_conversation() -> None:
+    """As LangChain's ConversationChain and agents with a scratchpad do. A title of the same words ends otherwise."""
+
+    def chat(text: str, said: str) -> Exchange:
+        return asked([{"role": "user", "content": text}], answer(said))
+
+    begin = "A friendly talk.\n\nCurrent conversation:\n"
+    first = chat(f"{begin}\nHuman: is Rome hot?\nAI:", " Yes.")
+    second = chat(f"{begin}Human: is Rome hot?\nAI: Yes.\nHuman: and Oslo?\nAI:", "No.")
+    title = chat(f"{begin}Human: is Rome hot?\nAI: Yes.\nWrite a title for this.", "Hot Rome")
+    other = chat(f"{begin}Human: is Rome hot?\nAI: No.\nHuman: sure?\nAI:", "Yes.")
+    rows = stitch(first, second, title, other)
+    assert [rows[e.exchange_id].parent_turn_id for e in (second, title, other)] == [first.exchange_id, None, None]
+    assert rows[first.exchange_id].next_state == [{"role": "user", "content": "\nHuman: and Oslo?\nAI:"}]
+    assert rows[second.exchange_id].kind == "main"

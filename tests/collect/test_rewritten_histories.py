@@ -1,7 +1,10 @@
 """Clients that rewrite their history: evidence that links a request to its turn, and look-alikes that must stay separate."""
 
+import html
 import itertools
 import time
+import unicodedata
+from collections.abc import Callable
 
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
@@ -268,7 +271,7 @@ def test_a_reminder_that_moves_to_the_new_message_proves_a_short_conversation() 
 def test_an_answer_that_several_conversations_of_one_session_have_proves_nothing() -> None:
     """A header that names a person and not a conversation, and a client that rewrites its history."""
     firsts = [asked([user(f"Context: {name}. Who is {name}?")], answer("A friend."), session_id="anna") for name in ("ben", "eva")]
-    next_ = asked([user("Who is ben?"), answer("A friend."), user("Context: x. Since when?")], answer("May."), session_id="anna")
+    next_ = asked([user("Who is he?"), answer("A friend."), user("Context: x. Since when?")], answer("May."), session_id="anna")
     assert stitch(*firsts, next_)[next_.exchange_id].parent_turn_id is None
     assert stitch(firsts[0], next_)[next_.exchange_id].parent_turn_id == firsts[0].exchange_id
 
@@ -286,3 +289,116 @@ def test_a_long_history_that_was_never_captured_costs_no_more_if_its_answers_hav
         return time.process_time() - began
 
     assert min(seconds(32) for _ in range(3)) < 2.5 * min(seconds(1) for _ in range(3))
+
+
+LONG = "Please plan a trip to Rome for three days."
+
+
+def shown_as(change: Callable[[Message, bool], Message], talk: list[Message], **hints: str) -> list[Exchange]:
+    """The requests of a talk whose client changes each message (`change(message, is_newest)`); the answers are captured as they
+    are.
+    """
+    ends = [index for index, message in enumerate(talk) if message["role"] == "assistant"]
+    return [asked([change(talk[i], i == end - 1) for i in range(end)], talk[end], **hints) for end in ends]
+
+
+def test_a_client_that_reformats_answers_or_questions_is_one_conversation() -> None:
+    talk = [
+        user(LONG), answer("Day 1: the “Forum” &\n\nDay 2: a Cafe\u0301.  \nDay 3: rest."), user("shorter, please"),
+        answer("The Forum — a café — and rest."), user("thank you very much"), answer("You are welcome."),
+    ]  # fmt: skip
+    picture = {"type": "image_url", "image_url": {"url": "https://pictures/cat.png"}}
+    numbers = itertools.count()
+
+    def old(change: Callable[[str], str], role: str = "assistant") -> Callable[[Message, bool], Message]:
+        return lambda m, newest: {**m, "content": change(m["content"])} if m["role"] == role and not newest else m
+
+    noted = old(lambda text: f"{text}[image]", "user")
+
+    def signed(message: Message, newest: bool) -> Message:
+        signature = {**picture, "image_url": {"url": f"{picture['image_url']['url']}?sig={next(numbers)}"}}
+        return (
+            {**message, "content": [{"type": "text", "text": message["content"]}, signature]} if LONG in str(message) else message
+        )
+
+    clients = {
+        "other line ends": old(lambda text: text.replace("\n", "\r\n")),
+        "spaces collapsed": old(lambda text: " ".join(text.split())),
+        "plain quotes and dashes": old(lambda text: text.replace("“", '"').replace("”", '"').replace("—", "-")),
+        "composed letters": old(lambda text: unicodedata.normalize("NFC", text)),
+        "escaped": old(html.escape),
+        "a speaker in front": old(lambda text: f"Guide: {text}"),
+        "wrapped in tags": old(lambda text: f"<answer>{text}</answer>"),
+        "cut short": old(lambda text: f"{text[:30]}…"),
+        "interrupted": old(lambda text: f"{text[:30]}\n[interrupted by the user]"),
+        "questions trimmed": old(lambda text: f" {text} ".replace(" ", "  "), "user"),
+        "a template around the newest question": lambda m, newest: (
+            {**m, "content": f"Use the documents: {next(numbers)}. Question: {m['content']} Answer:"} if newest else m
+        ),
+        "a signed picture": signed,
+        "a picture that becomes a note": lambda m, newest: signed(m, newest) if newest else noted(m, newest),
+    }  # fmt: skip
+    for name, change in clients.items():
+        exchanges = shown_as(change, talk)
+        rows = stitch(*exchanges)
+        for before, after in itertools.pairwise(exchanges):
+            assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name
+            assert rows[before.exchange_id].next_state == [after.messages[-1]], name
+
+
+def test_alike_texts_of_other_conversations_and_agents_stay_apart() -> None:
+    said = "I have written the poem about the sea as you asked me to, in four lines."
+    first = asked([system("You plan."), user("be brief")], answer(said))
+    others = {
+        "a longer question": [system("You plan."), user("rules\nbe brief"), answer(said)],
+        "another answer": [system("You plan."), user("be brief"), answer("I have written a song about the sea, in five lines.")],
+        "another agent": [system("You work."), user("be brief"), answer(f"<plan>{said}</plan>")],
+        "a call that it did not make": [system("You plan."), user("be brief"), answer(f"Well: {said}", ("call_1", "look", "{}"))],
+    }
+    for name, history in others.items():
+        last = tool("call_1", "a") if "call" in name else user("go on")
+        other = asked([*history, last], answer("ok"))
+        assert stitch(first, other)[other.exchange_id].parent_turn_id is None, name
+
+
+def test_a_user_who_says_the_same_again_is_heard_although_the_client_changed_the_first_time() -> None:
+    again = "try again please, with the second chapter of the book"
+    exchanges = shown_as(
+        lambda m, newest: user(f"{m['content']}\n{REMINDER}") if newest else m,
+        [user(again), answer("Chapter one."), user(again), answer("Chapter three."), user(again), answer("Chapter two.")],
+    )
+    rows = stitch(*exchanges)
+    for before, after in itertools.pairwise(exchanges):
+        assert rows[before.exchange_id].next_state == [after.messages[-1]]
+
+
+def test_results_that_stand_between_the_calls_of_one_answer_are_all_its_next_state() -> None:
+    call = answer("I look.", *((f"call{new_id()}{i}", "look", f'{{"at": {i}}}') for i in range(2)))
+    results = [tool(part["id"], f"result {i}") for i, part in enumerate(call["tool_calls"])]
+    parts = [{**call, "tool_calls": [part]} for part in call["tool_calls"]]
+    first = asked([user("look twice")], call)
+    second = asked([user("look twice"), parts[0], results[0], parts[1], results[1]], answer("Done."))
+    assert stitch(first, second)[first.exchange_id].next_state == results
+
+
+def test_a_window_of_the_last_answer_and_a_note_that_moves_are_one_conversation() -> None:
+    talk: list[Message] = []
+    for number, text in enumerate(
+        ("The Forum on day one.", "Pasta at the market.", "Wine by the river.", "A boat on the last day.")
+    ):
+        talk += [user(f"what about item {number}, please?"), answer(text)]
+    ends = range(1, len(talk), 2)
+    window = [asked(talk[max(end - 3, 0) : end], talk[end]) for end in ends]
+    noted = [asked([*talk[: max(end - 2, 0)], user("[Be terse]"), *talk[max(end - 2, 0) : end]], talk[end]) for end in ends]
+    for exchanges in (window, noted):
+        rows = stitch(*exchanges)
+        for before, after in itertools.pairwise(exchanges):
+            assert rows[after.exchange_id].parent_turn_id == before.exchange_id
+            assert rows[before.exchange_id].next_state == [after.messages[-1]]
+
+
+def test_a_response_that_is_named_as_the_previous_one_is_the_parent_in_any_session() -> None:
+    first = asked([user("plan a trip")], answer("Where to?"), session_id="a")
+    named = {**answer("Where to?"), "handle": first.exchange_id}
+    second = asked([user("plan a trip"), named, user("Rome")], answer("ok"), session_id="b", continues=first.exchange_id)
+    assert stitch(first, second)[first.exchange_id].next_state == [user("Rome")]

@@ -28,13 +28,21 @@ def test_a_header_names_the_session_before_the_body_does(name: str) -> None:
 def test_the_body_names_the_session_in_many_ways_the_plainest_first() -> None:
     runtime = {"role": "user", "content": f"[Sat] Hi\n\nRuntime: agent=main | session=agent:main:main | sessionId={TWO} | host=vm"}
     user = {"user_id": orjson.dumps({"device_id": "d", "session_id": ONE}).decode()}
-    claims: dict[str, Any] = {"session_id": "s", "prompt_cache_key": "k", "metadata": user}
+    claims: dict[str, Any] = {"session_id": "s", "prompt_cache_key": TWO, "metadata": user}
     assert hints({}, claims, runtime)["session_id"] == "s"
-    assert hints({}, claims | {"session_id": None}, runtime)["session_id"] == "k"
+    assert hints({}, claims | {"session_id": None}, runtime)["session_id"] == TWO
     assert hints({}, {"metadata": user}, runtime)["session_id"] == ONE
     assert hints({}, {"metadata": {"user_id": f"user_ab_account__session_{ONE}"}}, runtime)["session_id"] == ONE
     assert hints({}, {}, runtime)["session_id"] == TWO
     assert hints({}, {}, {"role": "system", "content": runtime["content"]}, {"role": "user", "content": "x"})["session_id"] == TWO
+
+
+def test_a_cache_key_names_a_session_only_if_it_looks_like_an_id() -> None:
+    """Applications also send one key for all conversations that begin alike, or one for each user."""
+    for shared in ("", "app-v1", "user-1234", "9" * 64, "my prompt", ONE + ONE):
+        assert hints({}, {"prompt_cache_key": shared})["session_id"] is None
+    for name in (ONE, "ses_40f8c5d61ffeXyZ12345aBcDeF", ONE.replace("-", ""), f"thread_{ONE}"):
+        assert hints({}, {"prompt_cache_key": name})["session_id"] == name
 
 
 def test_a_revision_is_separated_from_its_session_only_if_it_is_one() -> None:

@@ -33,9 +33,8 @@ def whole_number(body: Object, name: str, minimum: int, maximum: int) -> int | N
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        raise wrong(
-            name, f"a whole number, at least {minimum}" if maximum >= 1 << 31 else f"a whole number from {minimum} to {maximum}"
-        )
+        is_open = maximum >= 1 << 31 and not (isinstance(value, int) and value > maximum)
+        raise wrong(name, f"a whole number, at least {minimum}" if is_open else f"a whole number from {minimum} to {maximum}")
     return value
 
 

@@ -40,7 +40,7 @@ LONGEST = 2000  # characters of a sentence
 _LONGEST_FILE = 64 << 10  # bytes
 _MOST = 500  # notes of one key
 _SKILL = "SKILL.md"
-_FRONT = re.compile(r"\A---\s*\n(.*?)\n---\s*(?:\n|\Z)(.*)\Z", re.DOTALL)
+_FRONT = re.compile(r"---[ \t\r]*\n(.*?)(?:^---[ \t\r]*$\s*(.*))?\Z", re.DOTALL | re.MULTILINE)
 _PATIENCE_S = 10.0
 
 
@@ -142,11 +142,13 @@ def read_note(path: Path) -> Note:
     if status.st_size > _LONGEST_FILE:
         raise BadNote(f"it is longer than {_LONGEST_FILE >> 10} KiB")
     try:
-        content = path.read_bytes().decode()
+        content = path.read_bytes().decode("utf-8-sig").strip()  # some editors begin a file with a mark
     except UnicodeDecodeError as error:
         raise BadNote("it is not UTF-8") from error
     match = _FRONT.match(content)
-    front, body = _front(match[1]) if match else {}, (match[2] if match else content).strip()
+    if match and match[2] is None:
+        raise BadNote("its front matter has no end, which is a second line `---`")
+    front, body = (_front(match[1]), match[2]) if match else ({}, content)
     is_skill = path.name == _SKILL
     if not body:
         raise BadNote("it has no text")
@@ -158,8 +160,8 @@ def read_note(path: Path) -> Note:
 
 def _front(text: str) -> dict[str, Any]:
     try:
-        front = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        front = yaml.safe_load(text) or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: 31 November
         raise BadNote(f"its front matter is not YAML: {str(error).splitlines()[0]}") from error
     if not isinstance(front, dict):
         raise BadNote("its front matter is not a list of `name: value`")
@@ -175,12 +177,15 @@ def _skill(given: dict[str, Any], name: str) -> dict[str, Any]:
 def _checked(name: str, text: str, given: dict[str, Any]) -> Note:
     """Raises BadNote. What is no field of a note is ignored, because a skill has fields of its own."""
     created = given["created_at"]
-    if isinstance(created, datetime):
-        given["created_at"] = (created if created.tzinfo else created.replace(tzinfo=UTC)).timestamp()
+    if isinstance(created, date):  # or a datetime
+        moment = datetime.fromisoformat(str(created))
+        given["created_at"] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     try:
-        return from_json(Note, {**given, "id": name, "text": text})
-    except ValueError as error:
+        note = from_json(Note, {**given, "id": name, "text": text})
+        datetime.fromtimestamp(note.created_at, UTC)  # as it is written
+    except (ValueError, OverflowError) as error:
         raise BadNote(str(error)) from error
+    return note
 
 
 def write_note(run: RunDir, key: str, note: Note) -> None:

@@ -53,6 +53,20 @@ def test_a_file_without_front_matter_is_a_wish(run: RunDir) -> None:
     assert (note.id, note.text, note.kind, note.state, note.in_force) == ("spanish", "Answer in Spanish.", "wish", "new", True)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf---\nstate: retracted\n---\nx",
+        b"\n\n---\nstate: retracted\n---\n\nx\n",
+        b"---\r\nstate: retracted\r\n---\r\nx\r\n",
+        b"--- \nstate: retracted\ncreated_at: 2026-11-26\n---\nx",
+    ],
+)
+def test_front_matter_is_read_as_editors_write_it(run: RunDir, content: bytes) -> None:
+    by_hand(run, "other.md", "---\n---\nno field").with_name("a.md").write_bytes(content)
+    assert {(note.text, note.state) for note in read_notes(run, "default")} == {("x", "retracted"), ("no field", "new")}
+
+
 def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
     by_hand(
         run, "pdf-forms/SKILL.md", "---\nname: pdf-forms\ndescription: Fill in forms\nlicense: MIT\n---\n# Forms\nUse the tool.\n"
@@ -77,6 +91,12 @@ def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
         (b"---\nwords: code\n---\nx", "Expected `array`, got `str` - at `$.words`"),
         (b"---\nlearned: soon\n---\nx", "Expected `int | null`, got `str` - at `$.learned`"),
         (b"---\nuntil: soon\n---\nx", "`$.until`"),
+        (b"---\nuntil: 2026-11-31\n---\nx", "day is out of range for month"),
+        (b"---\nwords: " + b"[" * 3000 + b"\n---\nx", "not YAML"),
+        (b"---\nsteps: " + b"9" * 5000 + b"\n---\nx", "not YAML"),
+        (b"---\ncreated_at: 1.0e+20\n---\nx", "out of range"),
+        (b"---\ncreated_at: .nan\n---\nx", "NaN"),
+        (b"---\nstate: retracted\nx", "no end"),
         (b"---\nkind: wish\n---\n", "no text"),
         (b"", "no text"),
         (b"\xff\xfe", "UTF-8"),

@@ -89,6 +89,11 @@ def split(run: RunDir, names: Sequence[str], teaches_shared: bool = False) -> st
     return f"{', '.join(names)}: each has a policy of its own, which begins with shared version {live_version(run)}"
 
 
+def has_key(run: RunDir, name: str) -> bool:
+    """Whether there is a key of this name. Raises ClawError."""
+    return name == OWN or any(key.name == name for key in list_keys(run))
+
+
 def policy_of(run: RunDir, recipe: Recipe, name: str) -> str:
     """Return the name of the policy that answers the requests of a key. Raises ClawError."""
     keys = list_keys(run) if recipe.policies.per_person else []
@@ -196,6 +201,11 @@ class KeyRing:
             if hmac.compare_digest(_digest(key.salt, given), key.digest):
                 owner = key.name
         return owner
+
+    def has(self, name: str) -> bool:
+        """Whether there is a key of this name."""
+        self._reload_if_changed()
+        return any(key.name == name for key in self._keys)
 
     def policy_of(self, name: str) -> str:
         """Return the name of the policy that a key has, also for a key that was removed a moment ago."""

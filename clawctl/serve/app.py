@@ -152,6 +152,8 @@ class Gateway:
         if capability is not None and not options:
             context.episode = episodes.open_capability(self._episode_secret, capability, self._api_of(path, http_request.method))
             context.key = context.episode.key
+            if not self._keys.has(context.key):
+                raise Refusal(401, "the key whose turns this episode plays was removed", code="invalid_api_key")
         else:
             context.key = context.sent_key = self._keys.owner(given) or "" if given else ""
             self._count_as(context, http_request.headers.get("x-user"))

@@ -63,9 +63,14 @@ class Versions:
         A candidate may answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
         version = await self.pinned(request.model, request.key)
         follows = version is None and self._pin_live is None
-        if follows and self.people is not None and (personal := await self.people.begin(request, stack)) is not None:
-            return personal
-        if follows and shared:
+        is_replaced = (
+            False  # whether the shared policy answers because the key's own one cannot, so that nothing is learned from it
+        )
+        if follows and self.people is not None:
+            if (personal := await self.people.begin(request, stack)) is not None:
+                return personal
+            is_replaced = self.people.policy_of(request.key) != DEFAULT_POLICY
+        if follows and shared and not is_replaced:
             candidate = self._sharing.version_for(request, session)
             if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:
                 return replies
@@ -76,6 +81,9 @@ class Versions:
         elif version == 0 and shared and self.people is not None:  # practice, in which version 0 answers for a key
             for reply in replies:
                 reply.sampled.policy = self.people.policy_of(request.key)
+        elif is_replaced:
+            for reply in replies:
+                reply.sampled.untrainable = "answered by the shared policy"
         return replies
 
     async def pinned(self, model: str, key: str) -> Version | None:

@@ -1,5 +1,7 @@
 """Keys with a policy of their own: which version answers, what is captured, and what another key can reach."""
 
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from peft import LoraConfig, get_peft_model
 from served import Server, logprobs_of
 from transformers import AutoModelForCausalLM
 
+from clawctl.run.capabilities import episode_secret, issue
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.episodes import EpisodeSpec
 from clawctl.run.keys import add_key, remove_key
 from clawctl.run.policies import begin_policy, live_version, move_live, publish_policy
 from clawctl.run.rows import Policy
@@ -122,6 +126,25 @@ def test_a_version_that_fails_its_canary_does_not_answer(people: Asked, model_pa
     assert live_version(bert) == 0
     assert "its canary differs by" in people.server.health()["policies"]["bert"]["problem"]
     assert people.answer("carl")["status"] == "ok"
+
+
+def test_where_a_policy_of_its_own_cannot_answer_the_shared_one_learns_nothing(people: Asked) -> None:
+    people.keys["dora"] = add_key(people.run, "dora", begin_policy(people.run, "dora"))
+    opens = {"authorization": f"Bearer {people.keys['dora']}"}
+    until(lambda: httpx.get(f"{people.server.url}/models", headers=opens).status_code == 200)
+    shutil.rmtree(people.run.of("dora").policies)
+    line = people.answer("dora")
+    assert (line["policy_name"], line["untrainable_reason"]) == ("default", "answered by the shared policy")
+    assert people.answer("carl")["untrainable_reason"] is None
+    spec = EpisodeSpec(
+        "e1-0", 0.0, "e1", "practice", "1", "t", "h", "train", 0, 0, "g", 0, 1, 0, time.time() + 600, {}, "w", "dora"
+    )
+    address = f"{people.server.url.removesuffix('/v1')}/e/{issue(episode_secret(people.run), spec)}/v1/chat/completions"
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
+    assert httpx.post(address, json=body, timeout=60).status_code == 200
+    remove_key(people.run, "dora")
+    until(lambda: httpx.get(f"{people.server.url}/models", headers=opens).status_code == 401)
+    assert httpx.post(address, json={**body, "max_tokens": 3}, timeout=60).status_code == 401
 
 
 @pytest.mark.parametrize("way", [{"extra_headers": {"X-User": "anna"}}, {"user": "anna"}], ids=["header", "body"])

@@ -31,11 +31,12 @@ from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
+from clawctl.run.images import has_images
 from clawctl.run.notes import Note, remembered
 from clawctl.run.rows import HintPlace, Message, is_plain
 from clawctl.run.shards import read_columns, read_each
 
-_COLUMNS = ("kind", "user", "created_at", "messages", "tools", "untrainable_reason", "episode")
+_COLUMNS = ("kind", "user", "session_id", "created_at", "messages", "tools", "untrainable_reason", "episode")
 _ELSEWHERE = 4  # every fourth turn
 
 
@@ -157,16 +158,20 @@ class Practice:
 
 
 def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
-    """The requests of the run's main turns with their tools, oldest first and each once. Episodes, held-out turns and plain prompts
-    are left out. Damaged shards are skipped; judge and trainer quarantine them."""
+    """The requests of the run's main turns with their tools, oldest first and each once. Episodes, held-out sessions, plain prompts
+    and images, which captures only refer to, are left out. Damaged shards are skipped; judge and trainer quarantine them."""
     rows: list[dict[str, Any]] = []
     for _, shard in read_each(run.trajectories, lambda path: read_columns(path, "turns", _COLUMNS), skip_damaged=True):
         rows += shard
     requests: dict[bytes, Asked] = {}
+    held = {
+        (row["user"], row["session_id"]) for row in rows if row["untrainable_reason"] == HELD_OUT
+    }  # others may name another reason
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
         is_wanted = is_wanted and not remembered(text_of(row["messages"]))  # it asks for nothing that could be practised
-        if is_wanted and row["episode"] is None and row["untrainable_reason"] != HELD_OUT:
+        is_wanted = is_wanted and (row["user"], row["session_id"]) not in held and not has_images(row["messages"])
+        if is_wanted and row["episode"] is None:
             requests[orjson.dumps([row["messages"], row["tools"]])] = Asked(row["messages"], row["tools"] or None)
     return list(requests.values())
 

@@ -17,9 +17,11 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import orjson
 
@@ -41,7 +43,7 @@ from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 from clawctl.run.fitness import read_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import HintPlace, read_hint_place
-from clawctl.run.keys import policy_of
+from clawctl.run.keys import has_key, policy_of
 from clawctl.run.lineage import read_lineage
 from clawctl.run.notes import Note, change_note, keys_with_notes, read_notes
 from clawctl.run.policies import list_versions, live_version, read_policy
@@ -92,21 +94,36 @@ class _Practising:
             return
         wait_for_server(self._find, self._stop)
         while not self._stop.is_set():
-            worked = False
-            try:
-                if not once and self._is_place_unknown() and self._wait_until_idle():
-                    self._untold(self._place())  # before the first note, so that the next answer already follows it
-                due = [key for key in keys_with_notes(self._run) if any(map(self._is_due, read_notes(self._run, key)))]
-                for key in due:
-                    worked = self._round(key, alone=len(due) == 1) or worked
-            except Refused as refused:
-                self._say(f"the server refused a request of practice: {refused}")
-            except ClawError as error:  # a note was deleted meanwhile, for instance: the next round begins with what there is
-                self._say(f"{error.problem}; {error.fix}")
+            if not once:
+                self._attempt(self._prepare)
+            worked = self._rounds()
             if not worked and once:
                 return
             if not worked:
                 self._stop.wait(_LOOK_S)
+
+    def _rounds(self) -> bool:
+        """One round for each key that has something to practise. Returns False if there was nothing to do."""
+        due = [key for key in keys_with_notes(self._run) if self._attempt(partial(self._has_due, key))]
+        return sum(self._attempt(partial(self._round, key, alone=len(due) == 1)) for key in due) > 0
+
+    def _attempt(self, work: Callable[[], bool]) -> bool:
+        """Do something for one key. If it fails, the notes of other keys are practised all the same."""
+        try:
+            return work()
+        except Refused as refused:
+            self._say(f"the server refused a request of practice: {refused}")
+        except ClawError as error:
+            self._say(f"{error.problem}; {error.fix}")
+        return False
+
+    def _prepare(self) -> bool:
+        """Ask what needs no note before the first one comes, so that the next answer already follows it."""
+        return self._is_place_unknown() and self._wait_until_idle() and bool(self._untold(self._place()))
+
+    def _has_due(self, key: str) -> bool:
+        """Whether a key has something to practise. The notes of a key that was removed train no policy."""
+        return has_key(self._run, key) and any(map(self._is_due, read_notes(self._run, key)))
 
     def _round(self, key: str, alone: bool) -> bool:
         """Try the new notes of a key and make one step with all of them; `alone`: no other key has notes to practise, so that the
@@ -127,10 +144,11 @@ class _Practising:
             return False
         place = self._place()
         for note in notes:
-            if note.state == "new" and note.kind == "wish" and note.in_force and not self._stop.is_set():
+            if note.state == "new" and self._is_due(note) and not self._stop.is_set():
                 self._try(key, note, place)
         notes = read_notes(self._run, key)
         wishes = [note for note in notes if note.in_force and note.kind == "wish" and note.practise and note.state != "new"]
+        wishes = [note for note in wishes if len(note.text) <= self._recipe.serve.notes_chars]
         if not any(self._is_due(note) for note in notes) or self._stop.is_set():
             return True
         before = self._last_step[key] if self._ahead[key] else (list_versions(self._policy) or [0])[-1]
@@ -143,11 +161,11 @@ class _Practising:
         return True
 
     def _is_due(self, note: Note) -> bool:
-        """Whether a note is to be tried, practised or practised away."""
-        if note.kind != "wish":
+        """Whether a note is to be tried, practised or practised away. One that is too long for a prompt is not."""
+        if note.kind != "wish" or len(note.text) > self._recipe.serve.notes_chars:
             return False
         if not note.in_force:
-            return note.steps > 0 and note.state in ("retracted", "superseded")
+            return note.steps > 0 and note.shown_state != "not understood"
         return note.state == "new" or (
             note.state in ("prompted", "practised") and note.practise and note.steps < self._config.steps
         )
@@ -166,22 +184,23 @@ class _Practising:
         """Find out whether version 0 follows a note when it is told, if a judge can tell, and what that costs. Its state then is
         `prompted` or `not understood`."""
         if (judge := self._judge()) is not None and (followed := self._judged(judge, note, place)) is not None:
-            note, share = followed
+            tried, share = followed
             if share < _UNDERSTOOD:
                 reason = f"told this, the untrained model does it in {share:.2f} of its answers, says the judge"
-                change_note(self._run, key, note.id, state="not understood", reason=reason)
+                self._change(key, note, state="not understood", reason=reason)
                 log.warning("%s: “%s” is not understood: %s", key, note.text, reason)
                 return
-            change_note(self._run, key, note.id, text=note.text)
+            self._change(key, note, text=tried.text)
+            note = tried
         base = base_of(self._find())
         without, with_note = self._untold(place), answered(base, note.text, place)
         if is_costly(without, with_note):
             reason = f"told this, the untrained model answers {sum(with_note)} of {len(with_note)} short questions right, and "
             reason += f"{sum(without)} without; `practise: true` practises it all the same"
-            change_note(self._run, key, note.id, state="prompted", practise=False, reason=reason)
+            self._change(key, note, state="prompted", practise=False, reason=reason)
             log.warning("%s: “%s” stays in the prompt: %s", key, note.text, reason)
             return
-        change_note(self._run, key, note.id, state="prompted", reason=None)
+        self._change(key, note, state="prompted", reason=None)
 
     def _untold(self, place: HintPlace) -> list[bool]:
         """Which short questions version 0 answers right without a note."""
@@ -275,10 +294,16 @@ class _Practising:
     def _count_step(self, key: str, notes: Sequence[Note], wishes: Sequence[Note]) -> None:
         for note in wishes:
             if note.state != "learned":
-                change_note(self._run, key, note.id, state="practised", steps=note.steps + 1)
+                self._change(key, note, state="practised", steps=note.steps + 1)
         for note in notes:
             if not note.in_force and note.steps:
-                change_note(self._run, key, note.id, steps=note.steps - 1)
+                is_expired = note.shown_state == "expired"  # it may hold again once its day is changed
+                self._change(key, note, steps=note.steps - 1, **({"state": "prompted", "learned": None} if is_expired else {}))
+
+    def _change(self, key: str, note: Note, **changes: Any) -> None:
+        """Change a note, except for what its person has changed since it was read."""
+        with suppress(ClawError):  # it was deleted
+            change_note(self._run, key, note.id, note, **changes)
 
     def _measure(self, key: str, requests: Sequence[Asked], place: HintPlace) -> None:
         """Find out which notes need no reminder any more."""
@@ -294,11 +319,11 @@ class _Practising:
             history = (*note.followed, (live or 0, round(followed, 3)))
             if followed >= self._config.learned_at and elsewhere <= _LEAKS:
                 change = {"state": "learned", "learned": live, "policy": self._policy.policy, "followed": history, "reason": None}
-                change_note(self._run, key, note.id, **change)
+                self._change(key, note, **change)
                 log.info("%s: “%s” is learned: version %s needs no reminder", key, note.text, live)
             else:
                 reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
-                change_note(self._run, key, note.id, followed=history, reason=reason)
+                self._change(key, note, followed=history, reason=reason)
 
     def _followed(
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0

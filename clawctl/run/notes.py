@@ -249,10 +249,14 @@ def add_note(
     return Added(note, [old.id for old in superseded])
 
 
-def change_note(run: RunDir, key: str, note_id: str, **changes: Any) -> Note:
-    """Change fields of a note. Raises ClawError (exit code 2) if there is none with this id."""
+def change_note(run: RunDir, key: str, note_id: str, seen: Note | None = None, **changes: Any) -> Note:
+    """Change fields of a note. If its state is no longer that of `seen`, it keeps the new one; if its sentence is another, nothing
+    changes. Raises ClawError (exit code 2) if there is none with this id."""
     with locked(run):
-        note = replace(find_note(run, key, note_id), **changes)
+        note = find_note(run, key, note_id)
+        if seen is not None and (note.state, note.text) != (seen.state, seen.text):
+            changes = {name: changes[name] for name in ("steps", "followed") if name in changes and note.text == seen.text}
+        note = replace(note, **changes)
         write_note(run, key, note)
     return note
 

@@ -57,11 +57,21 @@ def test_requests_are_those_of_people_without_held_out_sessions_side_turns_and_e
     episode = {"hint": NOTE, "hint_place": "line"}
     write_turns(run.trajectories / "a.parquet", [
         turn("mine"), turn("annas", user="anna"), turn("silent", reason="no next state", next_state=None),
-        turn("held", reason="held out"), turn("title", kind="side", reason="side turn"), turn("tools", tools=tools),
+        turn("held", session="s2", reason="held out"), turn("title", kind="side", reason="side turn"), turn("tools", tools=tools),
         turn("episode", episode=episode), turn("plain", messages=[plain_prompt("Once upon")]),
     ])  # fmt: skip
     assert texts(earlier_requests(run)) == ["question mine", "question annas", "question silent", "question tools"]
     assert texts(earlier_requests(run, user="anna")) == ["question annas"]
+
+
+def test_no_request_of_a_held_out_session_is_practised_whatever_its_own_reason_and_none_with_an_image(run: RunDir) -> None:
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "clawctl:sha256:0"}}]}]
+    write_turns(run.trajectories / "a.parquet", [
+        turn("stopped", session="held", reason="cancelled"), turn("held", session="held", index=1, reason="held out"),
+        turn("greedy", session="held", index=2, reason="greedy"), turn("image", session="s2", messages=image),
+        turn("annas", session="held", user="anna", reason="greedy"),
+    ])  # fmt: skip
+    assert texts(earlier_requests(run)) == ["question annas"]
 
 
 def test_requests_are_in_the_order_of_time_and_each_occurs_once(run: RunDir) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.environments import practising as practising_module
-from clawctl.environments.asking import ServerHealth
+from clawctl.environments.asking import Refused, ServerHealth
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
 from clawctl.environments.practice import Practice
@@ -27,8 +28,8 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.fitness import Fitness, JudgeIdentity, publish_fitness
 from clawctl.run.gaps import Gaps
 from clawctl.run.hint_places import with_hint
-from clawctl.run.keys import add_key, begin_policies
-from clawctl.run.notes import Note, add_note, find_note, read_notes, write_note
+from clawctl.run.keys import add_key, begin_policies, remove_key
+from clawctl.run.notes import Note, add_note, change_note, find_note, read_notes, remove_note, write_note
 from clawctl.run.policies import list_versions, read_policy
 from clawctl.run.shards import write_turns
 from tests.circle import stages, turns_of, verdicts_of, wait_for
@@ -122,7 +123,10 @@ def test_measuring_is_not_captured_and_reads_no_notes(server: Server) -> None:
         ({"state": "retracted"}, False),
         ({"state": "retracted", "steps": 2}, True),
         ({"state": "superseded", "steps": 2}, True),
+        ({"state": "learned", "steps": 2, "until": date(2020, 1, 1)}, True),
+        ({"state": "not understood", "steps": 2, "until": date(2020, 1, 1)}, False),
         ({"kind": "fact"}, False),
+        ({"text": "x" * 2001}, False),
     ],
 )
 def test_a_note_is_due_until_it_is_learned_or_has_used_its_steps(run: RunDir, changes: dict[str, Any], is_due: bool) -> None:
@@ -207,6 +211,52 @@ def test_without_a_trainer_nothing_is_played_and_none_that_ended_is_waited_for(
         "practice waits for a trainer: no `clawctl train` works on this run",
         "the trainer has made no step from the answers of practice; is `clawctl train` running?",
     ]
+
+
+def test_what_a_person_does_to_a_note_during_practice_stays_done(run: RunDir) -> None:
+    """They take one back, edit one and delete one while its step is made."""
+    names = ("taken-back", "edited", "deleted", "kept")
+    for name in names:
+        write_note(run, "default", Note(name, name, state="practised", steps=1))
+    read = read_notes(run, "default")
+    change_note(run, "default", "taken-back", state="retracted", reason="no more")
+    change_note(run, "default", "edited", text="other words", state="new", steps=0)
+    remove_note(run, "default", "deleted")
+    practising = worker(run)
+    practising._count_step("default", read, read)
+    practising._change("default", read[names.index("taken-back")], state="learned", learned=3, reason=None)
+    notes = {note.id: note for note in read_notes(run, "default")}
+    assert {name: (note.state, note.steps, note.learned) for name, note in notes.items()} == {
+        "taken-back": ("retracted", 2, None), "edited": ("new", 0, None), "kept": ("practised", 2, None),
+    }  # fmt: skip
+    assert notes["taken-back"].reason == "no more"
+
+
+def test_an_expired_note_that_was_learned_is_practised_away_and_needs_its_reminder_again(run: RunDir) -> None:
+    write_note(run, "default", Note("a", NOTE, state="learned", learned=3, steps=1, until=date(2020, 1, 1)))
+    worker(run)._count_step("default", read_notes(run, "default"), [])
+    note = find_note(run, "default", "a")
+    assert (note.steps, note.state, note.learned, note.shown_state) == (0, "prompted", None, "expired")
+
+
+def test_notes_of_a_removed_key_are_not_practised_and_trouble_with_one_key_stops_no_other(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its key, a person's turns would be answered, and trained, by the shared policy."""
+    for name in ("anna", "bert", "carl"):
+        add_key(run, name)
+        add_note(run, name, NOTE)
+    remove_key(run, "bert")
+    tried = list[str]()
+
+    def round_of(key: str, alone: bool) -> bool:
+        tried.append(key)
+        raise Refused("status 400: too long")
+
+    practising = worker(run)
+    monkeypatch.setattr(practising, "_round", round_of)
+    assert practising._rounds() is False
+    assert tried == ["anna", "carl"]
 
 
 def test_a_batch_whose_play_failed_is_played_again(run: RunDir) -> None:

@@ -87,8 +87,11 @@ def edit_note(
     """
     from typing import get_args
 
+    from clawctl.config import load_recipe
     from clawctl.errors import ClawError
-    from clawctl.run.notes import State, change_note
+    from clawctl.privacy.redaction import redactor_of
+    from clawctl.run.directory import recipe_file
+    from clawctl.run.notes import BadNote, State, change_note, tidied
 
     if state is not None and state not in get_args(State):
         raise ClawError(f"--state {state} is not known", f"write one of: {', '.join(get_args(State))}", 2)
@@ -100,7 +103,12 @@ def edit_note(
         raise ClawError("nothing to change", "give --text, --when, --words or --state", 2)
     if state is not None:
         changes |= {"reason": None, **({} if state == "learned" else {"learned": None})}
-    typer.echo(change_note(open_run(run, create=False), key, note, **changes).text)
+    opened = open_run(run, create=False)
+    try:
+        changes = tidied(changes, redactor_of(load_recipe(recipe_file(opened.root), {}).privacy).text)
+    except BadNote as error:
+        raise ClawError(f"this cannot be a note: {error}", "write one sentence", 2) from error
+    typer.echo(change_note(opened, key, note, **changes).text)
 
 
 @app.command(name="retire")

@@ -32,7 +32,7 @@ from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.holdout import HELD_OUT
 from clawctl.run.images import has_images
-from clawctl.run.notes import Note, remembered
+from clawctl.run.notes import Note, notes_for, remembered
 from clawctl.run.rows import HintPlace, Message, is_plain
 from clawctl.run.shards import read_columns, read_each
 
@@ -83,6 +83,7 @@ class Practice:
         self._anyway, self._history_chars, self._requests = anyway, history_chars, list[Asked]()
         self._place: HintPlace = "block"
         self._notes: Sequence[Note] = ()
+        self._chars = 0
 
     def prepare(self, run: RunDir, recipe: Recipe, server: Endpoint) -> None:
         """Read the requests, and find out where the untrained model follows a hint. Raises ClawError."""
@@ -104,9 +105,10 @@ class Practice:
         if not self._anyway:
             self._refuse_costly(base_of(server))
 
-    def practise(self, run: RunDir, notes: Sequence[Note], place: HintPlace) -> None:
-        """Practise all notes of a person, each on the requests to which it applies. Where none applies, version 0 is followed."""
-        self._notes, self._place = notes, place
+    def practise(self, run: RunDir, notes: Sequence[Note], place: HintPlace, chars: int) -> None:
+        """Practise all notes of a person, each on the requests to which it applies, as many as a prompt has in `chars` characters.
+        Where none applies, version 0 is followed."""
+        self._notes, self._place, self._chars = notes, place, chars
         self._requests = self._newest(run)
 
     def _newest(self, run: RunDir) -> list[Asked]:
@@ -115,7 +117,7 @@ class Practice:
 
     def _hint_for(self, request: list[Message]) -> str:
         """What the teacher reads with a request, as serve would write it into the prompt."""
-        return self._note or "\n".join(note.text for note in self._notes if note.applies_to(text_of(request)))
+        return self._note or "\n".join(note.text for note in notes_for(self._notes, text_of(request), self._chars))
 
     def _refuse_costly(self, base: Endpoint) -> None:
         try:
@@ -166,7 +168,7 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
     requests: dict[bytes, Asked] = {}
     held = {
         (row["user"], row["session_id"]) for row in rows if row["untrainable_reason"] == HELD_OUT
-    }  # others may name another reason
+    }  # other turns may name another
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
         is_wanted = is_wanted and not remembered(text_of(row["messages"]))  # it asks for nothing that could be practised

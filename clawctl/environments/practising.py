@@ -251,7 +251,7 @@ class _Practising:
             return
         limits = config.model_dump(include={"requests", "history_chars", "max_tokens"})
         environment = Practice(user=key, told=float(told_steps > 0), **limits)
-        environment.practise(self._run, wishes, place)
+        environment.practise(self._run, wishes, place, self._recipe.serve.notes_chars)
         seed = time.time_ns() % (1 << 31)
         plan = make_plan(environment, "practice", batches * self._recipe.train.batch_turns, 1, seed)
         plan = replace(plan, sampling={"temperature": default_sampling(self._recipe).temperature}, key=key)

@@ -34,7 +34,10 @@ _LONGEST_REPLY = 1000  # characters: most of a longer one is text that the perso
 _SHORTEST = 4  # characters of a note, which may be written in Chinese
 _MOST_SHOWN = 40  # notes in a question, the newest ones
 _VIEW_CHARS = 8000  # of the turn in a question
-_QUOTED = re.compile(r"\"[^\"]*\"|“[^”]*”|„[^“”]*[“”]|«[^»]*»|»[^«]*«|「[^」]*」|(?<!\w)['‘](?:[^'’\n]|['’](?=\w))+['’](?!\w)")
+_QUOTED = re.compile(
+    r"\"[^\"]*\"|“[^”]*”|„[^“”]*[“”]|”[^”]*”|‚[^‘’]*[‘’]|«[^»]*»|»[^«]*«|‹[^›]*›|›[^‹]*‹|「[^」]*」|『[^』]*』|《[^》]*》|`[^`]*`|"
+    r"(?<!\w)['‘](?:[^'’\n]|['’](?=\w))+['’](?!\w)"
+)
 
 
 class ReplyNotes:

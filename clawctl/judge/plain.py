@@ -8,6 +8,7 @@ rules depend on the form of a line only, never on its content.
 import re
 import unicodedata
 from collections.abc import Iterator
+from itertools import pairwise
 
 _LETTERS = 0.4  # the least share of letters among the characters of an ordinary line
 _LONGEST = 40  # the longest word, in letters
@@ -45,9 +46,13 @@ def own_sentences(text: str) -> str:
     Empty if there are none. Here a sentence of another author does more harm than a lost one.
     """
     lines = text.split("\n")
-    end = next(
-        (at for at, line in enumerate(lines) if _begins_paste(line, lines[at + 1] if at + 1 < len(lines) else "")), len(lines)
+    closed = max(
+        (at for at, line in enumerate(lines) if _CLOSING.match(line)), default=-1
+    )  # text behind an end mark may be their own
+    pastes = (
+        at for at, pair in enumerate(pairwise([*lines, ""])) if _begins_paste(*pair) or (at > closed and _OPENING.match(pair[0]))
     )
+    end = next(pastes, len(lines))
     before = _WHOLE_SENTENCES.findall("".join(lines[end : end + 1]))  # "Shorter, please. Summarise this:"
     return "\n".join(line for line in _ordinary_lines([*lines[:end], *before]) if line.strip())
 

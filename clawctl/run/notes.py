@@ -16,7 +16,10 @@ import os
 import re
 import shutil
 import time
+import unicodedata
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, date, datetime
 from functools import cache
@@ -40,10 +43,14 @@ LONGEST = 2000  # characters of a sentence
 _LONGEST_FILE = 64 << 10  # bytes
 _MOST = 500  # notes of one key
 _SKILL = "SKILL.md"
+_SENTENCE = "of_sentence"  # field of a file: what its state was found for
 _FRONT = re.compile(r"---[ \t\r]*\n(.*?)(?:^---[ \t\r]*$\s*(.*))?\Z", re.DOTALL | re.MULTILINE)
 _PATIENCE_S = 10.0
 
 
+# Punctuation around a word. Other signs are part of it ("C++").
+_MARKS = ".,;:!?…\"'“”„‘’«»‹›()[]*_`–—-¡¿。，、；：！？「」『』"
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # Chinese, Thai, …
 _REMEMBER = re.compile(r"(?:/remember\s|remember:)\s*(\S.*)", re.IGNORECASE)
 _MOST_WORDS, _SEARCHED = 16, 20_000  # words of a note; characters of a request in which they are looked for
 
@@ -84,9 +91,11 @@ class Note:
 
     def applies_to(self, request: str) -> bool:
         """Whether the note is shown with a request of this text."""
-        said = request[-_SEARCHED:].casefold()
-        words = [word.casefold() for word in self.words[:_MOST_WORDS]]
-        return not words or any(word in said and re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said) for word in words)
+        said = _folded(request[-_SEARCHED:]) if self.words else ""
+        words = [word for word in map(_folded, self.words[:_MOST_WORDS]) if word in said]
+        return not self.words or any(
+            _UNSPACED.search(word) or re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said) for word in words
+        )
 
 
 def remembered(text: str) -> str | None:
@@ -138,8 +147,21 @@ def note_files(folder: Path) -> list[Path]:
 
 def read_note(path: Path) -> Note:
     """The note in a file. Raises BadNote or OSError."""
-    status = path.stat()
-    if status.st_size > _LONGEST_FILE:
+    front, body = _parts(path)
+    is_skill = path.name == _SKILL
+    if not body:
+        raise BadNote("it has no text")
+    given = {"created_at": path.stat().st_mtime, **front}
+    if is_skill:
+        given = _skill(given, path.parent.name)
+    if given.get("state") in IN_FORCE and given.get(_SENTENCE, _digest(body)) != _digest(body):
+        given |= {"state": "new", "learned": None, "steps": 0, "followed": ()}  # edited by hand: nothing is known of this sentence
+    return _checked(path.parent.name if is_skill else path.stem, body, given)
+
+
+def _parts(path: Path) -> tuple[dict[str, Any], str]:
+    """The front matter and the text of a file. Raises BadNote or OSError."""
+    if path.stat().st_size > _LONGEST_FILE:
         raise BadNote(f"it is longer than {_LONGEST_FILE >> 10} KiB")
     try:
         content = path.read_bytes().decode("utf-8-sig").strip()  # some editors begin a file with a mark
@@ -148,14 +170,7 @@ def read_note(path: Path) -> Note:
     match = _FRONT.match(content)
     if match and match[2] is None:
         raise BadNote("its front matter has no end, which is a second line `---`")
-    front, body = (_front(match[1]), match[2]) if match else ({}, content)
-    is_skill = path.name == _SKILL
-    if not body:
-        raise BadNote("it has no text")
-    given = {"created_at": status.st_mtime, **front}
-    if is_skill:
-        given = _skill(given, path.parent.name)
-    return _checked(path.parent.name if is_skill else path.stem, body, given)
+    return (_front(match[1]), match[2]) if match else ({}, content)
 
 
 def _front(text: str) -> dict[str, Any]:
@@ -189,11 +204,15 @@ def _checked(name: str, text: str, given: dict[str, Any]) -> Note:
 
 
 def write_note(run: RunDir, key: str, note: Note) -> None:
-    """Publish a note under its id, in place of an earlier one. Raises OSError."""
+    """Publish a note under its id, in place of an earlier one, whose fields of another kind (of a skill) stay. Raises OSError."""
     path = _path(run, key, note.id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    created = datetime.fromtimestamp(note.created_at, UTC)
-    front: dict[str, Any] = {"kind": note.kind, "state": note.state, "created_at": created}
+    front: dict[str, Any] = {"kind": note.kind, "state": note.state, "created_at": datetime.fromtimestamp(note.created_at, UTC)}
+    if note.state in IN_FORCE and note.state != "new":
+        front[_SENTENCE] = _digest(note.text)
+    with suppress(BadNote, OSError):
+        names = {_SENTENCE, *(field_.name for field_ in fields(Note))}
+        front |= {name: value for name, value in _parts(path)[0].items() if name not in names}
     default = Note(note.id, note.text)
     for field_ in fields(Note):
         value = getattr(note, field_.name)
@@ -222,15 +241,8 @@ def add_note(
     """Add a note. An equal one is in force again instead; an opposite one is superseded, and so is the one with the id `replaces`.
     `clean` removes secrets; `about` are other fields of `Note`. Raises BadNote, or ClawError if the run has too many notes or
     another process holds the lock."""
-    text = clean(" ".join(text.split()))
-    if not text:
-        raise BadNote("it has no text")
-    if len(text) > LONGEST:
-        raise BadNote(f"it is longer than {LONGEST} characters: keep one wish a note, or write a folder with a SKILL.md")
-    if len(about.get("words", ())) > _MOST_WORDS or len(about.get("when") or "") > LONGEST:
-        raise BadNote(f"it has more than {_MOST_WORDS} words, or its condition is longer than {LONGEST} characters")
-    if about.get("said") is not None:
-        about["said"] = clean(" ".join(about["said"].split()))[:LONGEST]
+    about = tidied({"text": text, **about}, clean)
+    text = about.pop("text")
     with locked(run):
         notes = read_notes(run, key)
         if len(notes) >= _MOST:
@@ -240,13 +252,36 @@ def add_note(
         if same is None:
             note = Note(_new_id(text, {note.id for note in notes}), text, created_at=time.time(), turns=turns, **about)
         else:
+            if same.in_force and same.words and about.get("words"):
+                about["words"] = tuple(dict.fromkeys([*same.words, *about["words"]]))[:_MOST_WORDS]
             again: State = "prompted" if same.state in ("prompted", "practised", "learned") else "new"
             note = replace(same, state=again, learned=None, reason=None, created_at=time.time(), turns=turns, **about)
-        superseded = [old for old in notes if old.id != note.id and old.in_force and (old.id == replaces or is_opposite(old, note))]
-        for old in superseded:
-            write_note(run, key, replace(old, state="superseded", reason=f"{note.id} came later and says otherwise"))
+        superseded = _supersede(run, key, note, notes, replaces)
         write_note(run, key, note)
-    return Added(note, [old.id for old in superseded])
+    return Added(note, superseded)
+
+
+def tidied(given: dict[str, Any], clean: Callable[[str], str]) -> dict[str, Any]:
+    """Fields of a note as a person gave them, each in one line and without secrets, which `clean` removes. Raises BadNote."""
+    lines = {name: clean(" ".join(given[name].split())) for name in ("text", "said", "when") if given.get(name) is not None}
+    words = tuple(map(clean, given.get("words", ())))
+    if not lines.get("text", "-"):
+        raise BadNote("it has no text")
+    if len(lines.get("text", "")) > LONGEST:
+        raise BadNote(f"it is longer than {LONGEST} characters: keep one wish a note, or write a folder with a SKILL.md")
+    if len(words) > _MOST_WORDS or sum(map(len, (lines.get("when", ""), *words))) > LONGEST:
+        raise BadNote(f"it has more than {_MOST_WORDS} words, or its condition is longer than {LONGEST} characters")
+    return {**given, **{name: line[:LONGEST] for name, line in lines.items()}, **({"words": words} if "words" in given else {})}
+
+
+def _supersede(run: RunDir, key: str, note: Note, notes: Sequence[Note], replaces: str | None = None) -> list[str]:
+    """End the notes that contradict a new one under the same condition. Returns their ids."""
+    condition = note.words, note.when
+    ended = [old for old in notes if (old.words, old.when) == condition and is_opposite(old, note)]
+    ended = [old for old in notes if old.id != note.id and old.in_force and (old in ended or old.id == replaces)]
+    for old in ended:
+        write_note(run, key, replace(old, state="superseded", reason=f"{note.id} came later and says otherwise"))
+    return [old.id for old in ended]
 
 
 def change_note(run: RunDir, key: str, note_id: str, seen: Note | None = None, **changes: Any) -> Note:
@@ -257,6 +292,9 @@ def change_note(run: RunDir, key: str, note_id: str, seen: Note | None = None, *
         if seen is not None and (note.state, note.text) != (seen.state, seen.text):
             changes = {name: changes[name] for name in ("steps", "followed") if name in changes and note.text == seen.text}
         note = replace(note, **changes)
+        if changes.get("state") == "new":  # it holds from now on
+            note = replace(note, created_at=time.time())
+            _supersede(run, key, note, read_notes(run, key))
         write_note(run, key, note)
     return note
 
@@ -278,18 +316,34 @@ def find_note(run: RunDir, key: str, note_id: str) -> Note:
 
 
 def keys_with_notes(run: RunDir) -> list[str]:
-    """The names of the keys that have notes."""
-    return sorted(path.name for path in run.notes.iterdir() if path.is_dir() and is_name(path.name)) if run.notes.exists() else []
+    """The names of the keys that have notes. Editors and version control put folders of their own here (`.obsidian`)."""
+    folders = [path.name for path in run.notes.iterdir() if path.is_dir()] if run.notes.exists() else []
+    return sorted(name for name in folders if is_name(name) and not name.startswith("."))
 
 
 def locked(run: RunDir) -> FileLock:
     return FileLock(run.lock("notes"), timeout=_PATIENCE_S)
 
 
+def notes_for(
+    notes: Sequence[Note], request: str, chars: int, is_learned: Callable[[Note], bool] = lambda note: False
+) -> list[Note]:
+    """Those of the notes that a prompt has with a request, oldest first, as many as fit in `chars`: first those that name a word of
+    the request, then the newest. Of two that contradict each other, the first holds. Notes that the version has learned take no
+    space from the others."""
+    fitting, left = list[Note](), {False: chars, True: chars}
+    for note in sorted(notes, key=lambda note: (not note.words, -note.created_at)):
+        learned = is_learned(note)
+        if note.applies_to(request) and len(note.text) <= left[learned] and not any(is_opposite(note, held) for held in fitting):
+            fitting.append(note)
+            left[learned] -= len(note.text)
+    return sorted(fitting, key=lambda note: note.created_at)
+
+
 def is_opposite(note: Note, other: Note) -> bool:
     """Whether two wishes contradict each other by their form: their sentences differ in a negation, or in one word. Wishes for
     more ("Mention the price.") or against something ("No comments.") can all hold at once."""
-    if note.kind != "wish" or other.kind != "wish" or (note.words, note.when) != (other.words, other.when):
+    if note.kind != "wish" or other.kind != "wish":
         return False
     first, second = _words(note.text), _words(other.text)
     if _without_negations(first) == _without_negations(second):
@@ -301,11 +355,21 @@ def is_opposite(note: Note, other: Note) -> bool:
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w+(?:['’]\w+)?", text.casefold())
+    """The words of a sentence as sentences are compared: without case and punctuation."""
+    return [word for part in _folded(text).replace("’", "'").split() if (word := part.strip(_MARKS))]
+
+
+def _folded(text: str) -> str:
+    """A text without differences of case, or of how letters with marks are encoded."""
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _digest(sentence: str) -> str:
+    return f"{zlib.crc32(sentence.encode()):08x}"
 
 
 def _without_negations(words: Sequence[str]) -> list[str]:
-    return [word for word in words if word.replace("’", "'") not in _signs()["turns"]]
+    return [word for word in words if word not in _signs()["turns"]]
 
 
 @cache

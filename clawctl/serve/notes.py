@@ -20,7 +20,18 @@ from clawctl.privacy.redaction import redactor_of
 from clawctl.run.directory import RunDir
 from clawctl.run.hint_places import used_hint_place, with_hint
 from clawctl.run.lineage import read_lineage
-from clawctl.run.notes import Added, BadNote, Note, add_note, change_note, note_files, notes_folder, read_note, remembered
+from clawctl.run.notes import (
+    Added,
+    BadNote,
+    Note,
+    add_note,
+    change_note,
+    note_files,
+    notes_folder,
+    notes_for,
+    read_note,
+    remembered,
+)
 from clawctl.run.policies import PolicyId, live_version, read_policy
 from clawctl.run.rows import DEFAULT_POLICY, Message, NotesShown, is_plain
 from clawctl.serve.dialects.fields import strings, text
@@ -68,21 +79,15 @@ class Notes:
         return replace(request, messages=messages, notes=shown)
 
     def _chosen(self, request: GenerationRequest) -> tuple[list[Note], list[Note]]:
-        """The notes that hold for a request, oldest first, as many as fit: first those that name a word of the request, then the
-        newest. Those that the live version has learned are apart."""
+        """The notes that hold for a request, oldest first. Those that the live version has learned are apart."""
         candidates = [note for note in self.of(request.key) if note.in_force]
         if not candidates:
             return [], []
         said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
-        context = self._versions.live.max_context
-        fitting, left = [], min(self._recipe.serve.notes_chars, 4 * (context or 1 << 20) // _LARGEST_SHARE)
-        for note in sorted(candidates, key=lambda note: (self._has_learned(request.key, note), not note.words, -note.created_at)):
-            if note.applies_to(said) and len(note.text) <= left:
-                fitting.append(note)
-                left -= len(note.text)
-        fitting.sort(key=lambda note: note.created_at)
-        learned = [note for note in fitting if self._has_learned(request.key, note)]
-        return [note for note in fitting if note not in learned], learned
+        chars = min(self._recipe.serve.notes_chars, 4 * (self._versions.live.max_context or 1 << 20) // _LARGEST_SHARE)
+        known = {note.id for note in candidates if self._has_learned(request.key, note)}
+        fitting = notes_for(candidates, said, chars, lambda note: note.id in known)
+        return [note for note in fitting if note.id not in known], [note for note in fitting if note.id in known]
 
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""
@@ -95,7 +100,10 @@ class Notes:
                 continue
             current[path] = signature, None
             try:
-                current[path] = signature, read_note(path)
+                note = read_note(path)
+                current[path] = signature, note
+                if len(note.text) > self._recipe.serve.notes_chars:
+                    _log.warning("%s is longer than serve.notes_chars, so no prompt has it", path)
             except (BadNote, OSError) as error:
                 _log.warning("%s is not a note: %s", path, error)
         self._files[key] = current

@@ -278,10 +278,10 @@ def test_each_request_is_practised_with_the_notes_that_apply_to_it(run: RunDir) 
     ])  # fmt: skip
     everywhere, for_code = Note("a", "Be brief."), Note("b", "Show an example.", words=("code",))
     practice = Practice(user="default", told=1)
-    practice.practise(run, [everywhere, for_code], "line")
+    practice.practise(run, [everywhere, for_code], "line", 2000)
     hints = {task.spec.messages[-1]["content"]: task.spec.hint for task in practice.tasks("train", 8, 0) if task.kind == "told"}
     assert hints == {"fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.", "hello Be brief.": "Be brief."}
-    practice.practise(run, [for_code], "line")
+    practice.practise(run, [for_code], "line", 2000)
     tasks = practice.tasks("train", 8, 0)
     assert {task.spec.hint for task in tasks if task.spec.messages[-1]["content"] == "hello"} == {""}  # version 0's way
 
@@ -289,7 +289,7 @@ def test_each_request_is_practised_with_the_notes_that_apply_to_it(run: RunDir) 
 def test_without_a_note_in_force_the_untrained_models_way_is_practised(run: RunDir) -> None:
     write_turns(run.trajectories / "a.parquet", [turn("a"), turn("b")])
     practice = Practice(user="default", told=1)
-    practice.practise(run, [], "line")
+    practice.practise(run, [], "line", 2000)
     assert {(task.kind, task.spec.hint) for task in practice.tasks("train", 8, 0)} == {("elsewhere", "")}
 
 

@@ -1,11 +1,14 @@
 """Notes are files that people and stages write: what is read, what is merged, and what ends what."""
 
 import os
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clawctl.cli.notes import edit_note
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.notes import (
@@ -15,6 +18,7 @@ from clawctl.run.notes import (
     change_note,
     is_opposite,
     keys_with_notes,
+    notes_for,
     read_notes,
     remembered,
     remove_note,
@@ -76,6 +80,8 @@ def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
     assert note.applies_to("Can you fill this PDF?")
     assert not note.applies_to("What is the capital of Spain?")
     change_note(run, "default", "pdf-forms", state="retracted")
+    front = (run.notes / "default" / "pdf-forms" / "SKILL.md").read_text()
+    assert all(line in front for line in ("name: pdf-forms", "description: Fill in forms", "license: MIT", "state: retracted"))
     assert [(path.parent.name, path.name) for path in run.notes.rglob("*.md")] == [("pdf-forms", "SKILL.md")]
     remove_note(run, "default", "pdf-forms")
     assert read_notes(run, "default") == []
@@ -92,7 +98,7 @@ def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
         (b"---\nlearned: soon\n---\nx", "Expected `int | null`, got `str` - at `$.learned`"),
         (b"---\nuntil: soon\n---\nx", "`$.until`"),
         (b"---\nuntil: 2026-11-31\n---\nx", "day is out of range for month"),
-        (b"---\nwords: " + b"[" * 3000 + b"\n---\nx", "not YAML"),
+        (b"---\nwords: " + b"[" * 1500 + b"\n---\nx", "not YAML"),
         (b"---\nsteps: " + b"9" * 5000 + b"\n---\nx", "not YAML"),
         (b"---\ncreated_at: 1.0e+20\n---\nx", "out of range"),
         (b"---\ncreated_at: .nan\n---\nx", "NaN"),
@@ -123,6 +129,24 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     assert read_notes(run, "default") == []
 
 
+def test_folders_of_editors_are_not_those_of_keys(run: RunDir) -> None:
+    by_hand(run, "note.md", "Answer in Spanish.", ".obsidian")
+    by_hand(run, "note.md", "Answer in Spanish.", "anna")
+    assert keys_with_notes(run) == ["anna"]
+
+
+@pytest.mark.parametrize("text", ["  ", "x" * 2001])
+def test_what_the_command_edits_is_checked_as_what_is_added(run: RunDir, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    add_note(run, "anna", "Answer in Spanish.")
+    with pytest.raises(ClawError, match="cannot be a note"):
+        edit_note("answer-in-spanish", run.root, "anna", text=text)
+    secret = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
+    edit_note("answer-in-spanish", run.root, "anna", text=f"Sign with\n{secret}", when=secret, words=f"code,{secret}")
+    (note,) = read_notes(run, "anna")
+    assert (note.words[0], note.text.split()[:2], note.state) == ("code", ["Sign", "with"], "new")
+    assert secret not in (run.notes / "anna" / "answer-in-spanish.md").read_text() + capsys.readouterr().out
+
+
 @pytest.mark.parametrize("key", ["..", ".", "", "a/b", "../anna", ".locks"])
 def test_a_name_that_leads_elsewhere_is_refused(run: RunDir, key: str) -> None:
     with pytest.raises(ClawError, match="is not the name of a key"):
@@ -138,6 +162,42 @@ def test_equal_notes_are_one_and_a_learned_one_returns_to_the_prompt(run: RunDir
     again = add_note(run, "anna", "answer in  SPANISH", turns=("b",)).note
     assert (again.id, again.state, again.learned, again.turns) == (first.id, "prompted", None, ("a", "b"))
     assert len(read_notes(run, "anna")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Write it in C.", "Write it in C++."),
+        ("Use ✅", "Use ❌"),
+        ("हिन्दी में उत्तर दो", "हिन्दी में उत्तर दे"),
+        ("Call me Jo.", "Call me Jö."),
+    ],
+)
+def test_sentences_that_differ_in_a_sign_or_a_mark_are_not_equal(run: RunDir, text: str, other: str) -> None:
+    add_note(run, "anna", text)
+    assert add_note(run, "anna", other).note.text == other
+    assert add_note(run, "anna", f"**{other}** ").note.text == other
+    assert len(read_notes(run, "anna")) == 2
+
+
+def test_the_same_sentence_for_other_requests_holds_for_both_until_it_is_taken_back(run: RunDir) -> None:
+    first = add_note(run, "anna", "Show an example.", words=("code", "script"))
+    assert add_note(run, "anna", "Show an example.", words=("recipe", "code")).note.words == ("code", "script", "recipe")
+    change_note(run, "anna", first.note.id, state="retracted")
+    assert add_note(run, "anna", "Show an example.", words=("recipe",)).note.words == ("recipe",)
+
+
+def test_a_sentence_that_was_edited_by_hand_is_not_learned(run: RunDir) -> None:
+    note = Note("a", "Answer in Spanish.", "wish", "learned", learned=4, steps=6, followed=((4, 0.95),))
+    write_note(run, "anna", note)
+    path = run.notes / "anna" / "a.md"
+    assert (read_notes(run, "anna")[0].state, read_notes(run, "anna")[0].learned) == ("learned", 4)
+    path.write_text(path.read_text().replace("Spanish", "rhymes"))
+    (edited,) = read_notes(run, "anna")
+    assert (edited.text, edited.state, edited.learned, edited.steps) == ("Answer in rhymes.", "new", None, 0)
+    write_note(run, "anna", replace(note, state="retracted"))
+    path.write_text(path.read_text().replace("Spanish", "rhymes"))
+    assert read_notes(run, "anna")[0].state == "retracted"
 
 
 def test_a_retracted_note_is_tried_anew_when_it_is_said_again(run: RunDir) -> None:
@@ -169,9 +229,8 @@ def test_wishes_that_differ_in_a_negation_or_in_one_word_are_opposite(first: str
     assert is_opposite(Note("b", other), Note("a", first)) is are_opposite
 
 
-def test_facts_and_wishes_for_other_requests_are_never_opposite() -> None:
+def test_facts_are_never_opposite() -> None:
     assert not is_opposite(Note("a", "My son is Max.", "fact"), Note("b", "My son is Tom.", "fact"))
-    assert not is_opposite(Note("a", "Answer in Spanish.", words=("code",)), Note("b", "Answer in German."))
 
 
 def test_the_later_of_two_opposite_wishes_holds_and_the_earlier_says_why_it_does_not(run: RunDir) -> None:
@@ -184,6 +243,28 @@ def test_the_later_of_two_opposite_wishes_holds_and_the_earlier_says_why_it_does
     assert notes[added.note.id].in_force
     assert add_note(run, "bert", "Answer in Spanish.").superseded == []
     assert add_note(run, "anna", "Answer in Spanish.").superseded == [added.note.id]
+
+
+def test_a_note_that_is_put_back_ends_the_one_that_contradicts_it(run: RunDir) -> None:
+    spanish, german = (add_note(run, "anna", f"Answer in {language}.").note.id for language in ("Spanish", "German"))
+    change_note(run, "anna", spanish, state="new", reason=None)
+    notes = {note.id: note for note in read_notes(run, "anna")}
+    assert (notes[spanish].in_force, notes[german].state) == (True, "superseded")
+
+
+def test_two_opposite_sentences_are_never_in_one_prompt(run: RunDir) -> None:
+    """However the files came about. The one for this request holds, then the newer one."""
+    notes = [
+        Note("a", "Answer in Spanish.", created_at=1.0), Note("b", "Answer in German.", created_at=2.0),
+        Note("c", "Answer in French.", created_at=0.0, words=("code",)), Note("d", "Answer in short.", "fact", created_at=3.0),
+    ]  # fmt: skip
+
+    def ids(request: str, **options: Any) -> str:
+        return "".join(note.id for note in notes_for(notes, request, **options))
+
+    assert (ids("hello", chars=2000), ids("review my code", chars=2000)) == ("bd", "cd")
+    assert ids("hello", chars=20) == "d"
+    assert ids("hello", chars=20, is_learned=lambda note: note.id == "d") == "bd"
 
 
 def test_ids_are_readable_and_never_taken_twice(run: RunDir) -> None:
@@ -200,7 +281,8 @@ def test_what_cannot_be_a_note_is_refused_and_nothing_is_written(run: RunDir, te
 
 
 def test_secrets_are_taken_out_before_a_note_is_written(run: RunDir) -> None:
-    add_note(run, "anna", "My token is hunter22.", lambda text: text.replace("hunter22", "[redacted]"), said="it is hunter22")
+    about = {"said": "it is hunter22", "when": "with hunter22", "words": ("hunter22",)}
+    add_note(run, "anna", "My token is hunter22.", lambda text: text.replace("hunter22", "[redacted]"), **about)
     assert all("hunter22" not in path.read_text() for path in run.notes.rglob("*.md"))
 
 
@@ -234,6 +316,8 @@ def test_what_is_remembered_is_one_short_line_and_a_long_text_costs_no_time() ->
 def test_too_many_words_are_refused(run: RunDir) -> None:
     with pytest.raises(BadNote, match="more than 16 words"):
         add_note(run, "anna", "Be brief.", words=tuple(map(str, range(17))))
+    with pytest.raises(BadNote, match="longer than 2000"):
+        add_note(run, "anna", "Be brief.", words=("x" * 2001,))
 
 
 def test_words_are_whole_words_in_any_case() -> None:
@@ -241,3 +325,17 @@ def test_words_are_whole_words_in_any_case() -> None:
     assert note.applies_to("Review my CODE, please")
     assert note.applies_to("is C++ hard?")
     assert not note.applies_to("the codec is broken")
+
+
+@pytest.mark.parametrize(
+    ("word", "request_"),
+    [
+        ("代码", "请写代码给我"),
+        ("コード", "このコードを見て"),
+        ("코드", "코드를 보여줘"),
+        ("โค้ด", "ช่วยดูโค้ดหน่อย"),
+        ("código", "mi co\u0301digo"),
+    ],
+)
+def test_words_are_found_in_scripts_without_spaces_and_however_letters_are_encoded(word: str, request_: str) -> None:
+    assert Note("a", "x", words=(word,)).applies_to(request_)

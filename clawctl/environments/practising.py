@@ -119,7 +119,8 @@ class _Practising:
 
     def _prepare(self) -> bool:
         """Ask what needs no note before the first one comes, so that the next answer already follows it."""
-        return self._is_place_unknown() and self._wait_until_idle() and bool(self._untold(self._place()))
+        is_unknown = self._recipe.train.hints.hint_place == "auto" and read_hint_place(self._run) is None
+        return is_unknown and self._wait_until_idle() and bool(self._untold(self._place()))
 
     def _has_due(self, key: str) -> bool:
         """Whether a key has something to practise. The notes of a key that was removed train no policy."""
@@ -171,9 +172,6 @@ class _Practising:
         )
 
     # ---- trying ----------------------------------------------------------------------------------------------------------
-
-    def _is_place_unknown(self) -> bool:
-        return self._recipe.train.hints.hint_place == "auto" and read_hint_place(self._run) is None
 
     def _place(self) -> HintPlace:
         """Where hints stand: as the recipe says, or, with `auto`, where version 0 follows them most often."""

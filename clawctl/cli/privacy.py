@@ -19,7 +19,8 @@ def forget(
         bool, typer.Option("--retrain", help="Go back to the last policy that was not trained on the deleted data.")
     ] = False,
     stop_workers: Annotated[
-        bool, typer.Option("--stop-workers", help="First stop collect and train on this machine; `clawctl up` restarts them.")
+        bool,
+        typer.Option("--stop-workers", help="First stop collect, train and practice on this machine; `clawctl up` restarts them."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,

@@ -10,8 +10,10 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 
+from clawctl.run.notes import UNSPACED
+
 _LETTERS = 0.4  # the least share of letters among the characters of an ordinary line
-_LONGEST = 40  # the longest word, in letters
+_LONGEST = 40  # the longest word, in letters, except in scripts without spaces
 _COLUMN = 3  # the number of consecutive one-word lines that form a column
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -77,7 +79,9 @@ def _ordinary(lines: list[str]) -> list[bool]:
 
 def _looks_ordinary(line: str) -> bool:
     line_words = _WORD.findall(line)
-    if not line_words or max(map(len, line_words)) > _LONGEST or _SHAPED.match(line) or _SETTING.match(line):
+    if not line_words or _SHAPED.match(line) or _SETTING.match(line):
+        return False
+    if any(len(word) > _LONGEST and not UNSPACED.match(word) for word in line_words):
         return False
     letters = "".join(line_words)
     if len(letters) < _LETTERS * sum(not char.isspace() for char in line):

@@ -62,10 +62,10 @@ def forget(run: RunDir, selection: Selection | None, dry_run: bool, retrain: boo
     """Remove what `selection` covers. With `retrain`, return to the last policy that learned neither from it nor from data
     forgotten earlier.
 
-    Raises ClawError while collect, train, eval or a judge of these turns is running. With `end_workers` they are asked to stop, and
-    the call waits for them.
+    Raises ClawError while practice, collect, train, eval or a judge of these turns is running. With `end_workers` they are asked to
+    stop, and the call waits for them.
     """
-    stages = () if dry_run else ("collect", "train", "eval")
+    stages = () if dry_run else ("practice", "collect", "train", "eval")
     with _stopped_workers(run, stages, end_workers):
         if not dry_run:
             catch_up(run)

@@ -50,7 +50,7 @@ _PATIENCE_S = 10.0
 
 # Punctuation around a word. Other signs are part of it ("C++").
 _MARKS = ".,;:!?…\"'“”„‘’«»‹›()[]*_`–—-¡¿。，、；：！？「」『』"
-_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # Chinese, Thai, …
+UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # Chinese, Thai, …
 _REMEMBER = re.compile(r"(?:/remember\s|remember:)\s*(\S.*)", re.IGNORECASE)
 _MOST_WORDS, _SEARCHED = 16, 20_000  # words of a note; characters of a request in which they are looked for
 
@@ -93,9 +93,7 @@ class Note:
         """Whether the note is shown with a request of this text."""
         said = _folded(request[-_SEARCHED:]) if self.words else ""
         words = [word for word in map(_folded, self.words[:_MOST_WORDS]) if word in said]
-        return not self.words or any(
-            _UNSPACED.search(word) or re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said) for word in words
-        )
+        return not self.words or any(UNSPACED.search(word) or re.search(rf"(?<!\w){re.escape(word)}(?!\w)", said) for word in words)
 
 
 def remembered(text: str) -> str | None:
@@ -255,6 +253,7 @@ def add_note(
             if same.in_force and same.words and about.get("words"):
                 about["words"] = tuple(dict.fromkeys([*same.words, *about["words"]]))[:_MOST_WORDS]
             again: State = "prompted" if same.state in ("prompted", "practised", "learned") else "new"
+            about.setdefault("until", same.until if same.in_force else None)
             note = replace(same, state=again, learned=None, reason=None, created_at=time.time(), turns=turns, **about)
         superseded = _supersede(run, key, note, notes, replaces)
         write_note(run, key, note)

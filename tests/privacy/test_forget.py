@@ -206,7 +206,7 @@ def test_a_broken_off_forget_is_ended_by_the_next(example: RunDir) -> None:
     assert select(example, Selection(session="s1")).turn_ids == set()
 
 
-@pytest.mark.parametrize("stage", ["collect", "train"])
+@pytest.mark.parametrize("stage", ["collect", "train", "practice"])
 def test_forget_is_refused_while_a_worker_has_the_data_in_memory(example: RunDir, stage: str) -> None:
     with sole_worker(example, stage), pytest.raises(ClawError, match=f"is already the {stage} worker") as caught:
         forget(example, Selection(session="s1"), dry_run=False, retrain=False)

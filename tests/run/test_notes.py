@@ -205,6 +205,8 @@ def test_a_retracted_note_is_tried_anew_when_it_is_said_again(run: RunDir) -> No
     change_note(run, "anna", first.id, state="not understood", reason="no difference")
     again = add_note(run, "anna", "Answer in Spanish.").note
     assert (again.state, again.reason) == ("new", None)
+    change_note(run, "anna", first.id, until=date(2020, 1, 1))
+    assert add_note(run, "anna", "Answer in Spanish.").note.in_force
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`clawctl notes …`."""
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -95,7 +95,7 @@ def edit_note(
 
     if state is not None and state not in get_args(State):
         raise ClawError(f"--state {state} is not known", f"write one of: {', '.join(get_args(State))}", 2)
-    changes: dict[str, object] = {"when": when, "words": None if words is None else _split(words), "state": state, "text": text}
+    changes: dict[str, Any] = {"when": when, "words": None if words is None else _split(words), "state": state, "text": text}
     changes = {name: value for name, value in changes.items() if value is not None}
     if text is not None:
         changes = {"state": "new", "learned": None, "steps": 0, **changes, "text": " ".join(text.split())}

@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
@@ -109,7 +110,7 @@ class ReplyNotes:
 
     def _retract(self, turn: Evidence, kind: ReplyKind, named: Note | None, has_notes: bool) -> None:
         if named is not None:
-            change = {
+            change: dict[str, Any] = {
                 "state": "retracted",
                 "reason": f"taken back: {self._clean(kind.quote)}",
                 "turns": (*named.turns, turn.turn_id),

@@ -156,7 +156,7 @@ class Notes:
         """`DELETE /v1/notes/ID`: the note holds no longer; its file stays. Raises Refusal."""
         if all(note.id != note_id for note in self.of(key)):
             raise Refusal(404, "this key has no note with that id", "id", "unknown_note")
-        change = {"state": "retracted", "reason": "taken back over the API"}
+        change: dict[str, Any] = {"state": "retracted", "reason": "taken back over the API"}
         try:
             return as_object(await asyncio.to_thread(change_note, self._run, key, note_id, **change))
         except (ClawError, OSError) as error:  # deleted meanwhile, a full disk, or another process holds the lock

@@ -278,8 +278,9 @@ def _supersede(run: RunDir, key: str, note: Note, notes: Sequence[Note], replace
     condition = note.words, note.when
     ended = [old for old in notes if (old.words, old.when) == condition and is_opposite(old, note)]
     ended = [old for old in notes if old.id != note.id and old.in_force and (old in ended or old.id == replaces)]
+    said_at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(note.created_at))  # not its id, whose words may be forgotten
     for old in ended:
-        write_note(run, key, replace(old, state="superseded", reason=f"{note.id} came later and says otherwise"))
+        write_note(run, key, replace(old, state="superseded", reason=f"a note of {said_at} says otherwise"))
     return [old.id for old in ended]
 
 

@@ -227,7 +227,7 @@ def test_a_contradiction_in_other_words_supersedes_the_note_that_the_judge_names
     calm = kind("standing", "a sober tone", "Keep a sober tone without pictures.", number=1)
     server = judged(run, serving, answering(calm, hint="Keep it sober."), reply("I would like a sober tone."))
     old, *others = read_notes(run, "default")
-    assert (old.state, old.reason) == ("superseded", "keep-a-sober-tone-without-pictures came later and says otherwise")
+    assert (old.state, (old.reason or "")[-14:]) == ("superseded", "says otherwise")
     assert [note.state for note in others] == ["new", "new", "new"]
     shown = questions(server)[0]["messages"][1]["content"]
     assert "1. Use emoji in every answer.\n2. Answer in German.\n3. Never use bold." in shown

@@ -126,14 +126,15 @@ def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list
 
 
 def note_files(folder: Path) -> list[Path]:
-    """The files of a key's notes: `ID.md`, or `ID/SKILL.md`. Links are not followed, because they may lead outside the run."""
+    """The files of a key's notes: `ID.md`, or `ID/SKILL.md`. Links are not followed, because they may lead outside the run. A name
+    that is no text could be neither captured nor sent."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     paths = []
     for entry in entries:
-        if entry.name.startswith(".") or entry.is_symlink():
+        if entry.name.startswith(".") or entry.is_symlink() or not is_name(entry.name):
             continue
         path = Path(entry.path)
         if entry.is_dir() and (path / _SKILL).is_file() and not (path / _SKILL).is_symlink():

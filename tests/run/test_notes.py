@@ -124,6 +124,7 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     (tmp_path / "secret.md").write_text("a secret")
     by_hand(run, "notes.txt", "no note")
     by_hand(run, ".hidden.md", "no note")
+    (run.notes / "default" / os.fsdecode(b"br\xe8ve.md")).write_text("no note")
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "link.md")
     (run.notes / "default" / "skill").mkdir()
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "skill" / "SKILL.md")

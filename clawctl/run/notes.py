@@ -338,7 +338,7 @@ def notes_for(
         if note.applies_to(request) and len(note.text) <= left[learned] and not any(is_opposite(note, held) for held in fitting):
             fitting.append(note)
             left[learned] -= len(note.text)
-    return sorted(fitting, key=lambda note: note.created_at)
+    return sorted(fitting, key=lambda note: (note.created_at, note.id))
 
 
 def is_opposite(note: Note, other: Note) -> bool:

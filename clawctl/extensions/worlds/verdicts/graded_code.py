@@ -7,7 +7,6 @@ answered as plain data (`crossing.py`). Everything here can be changed by the gr
 a value: the comparison is on the other side.
 """
 
-import asyncio
 import base64
 import builtins
 import contextlib
@@ -58,7 +57,7 @@ class GradedProcess:
         self.lines = connection.makefile("rw", encoding="utf-8", newline="\n")
         self.objects: dict[int, Any] = {}
         self.files = SharedFiles()
-        self.loop = asyncio.new_event_loop()
+        self.loop: Any = None  # of what is awaited
         self.logged: list[list[Any]] = []  # records and warnings, for the tests
         self.warned: list[list[Any]] = []
         self.original: dict[tuple[str, str], Any] = {}  # what the tests have replaced in modules of the standard library
@@ -163,11 +162,16 @@ class GradedProcess:
 
     def waited(self, result: Any) -> Any:
         """The result, also of something that is awaited. All of it shares one event loop."""
+        if not inspect.isawaitable(result):
+            return result
 
         async def wait() -> Any:
             return await result
 
-        return self.loop.run_until_complete(wait()) if inspect.isawaitable(result) else result
+        import asyncio  # half of the start of this process, and little code awaits
+
+        self.loop = self.loop or asyncio.new_event_loop()
+        return self.loop.run_until_complete(wait())
 
     def digests(self) -> dict[str, str]:
         by_path: dict[str, str] = digests()

@@ -25,7 +25,6 @@ from operator import is_not
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-from unittest.mock import NonCallableMock
 
 from boundary import mark, own  # type: ignore[import-not-found]  # beside this file
 from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
@@ -158,7 +157,7 @@ class GradedSession:
             options = {name: self._decoded(value) for name, value in reply["options"].items()}
             called = self._callables[reply["callback"]]
             if (name := reply["attribute"]) is not None:
-                is_of_mocks = isinstance(called, NonCallableMock) and hasattr(type(called), name)
+                is_of_mocks = _is_mock(called) and hasattr(type(called), name)
                 if name.startswith("_") or is_of_mocks or not _is_given(called):
                     raise AttributeError(name)
                 return {"value": self._encoded(getattr(called, name))}
@@ -261,7 +260,12 @@ def _line_of_input() -> str:
 def _is_given(value: Any) -> bool:
     """Whether this is a mock or an object of the tests, whose methods the graded code may call."""
     file = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
-    return isinstance(value, NonCallableMock) or file.startswith("/tests/") or file in own("tests")
+    return _is_mock(value) or file.startswith("/tests/") or file in own("tests")
+
+
+def _is_mock(value: Any) -> bool:
+    mock = sys.modules.get("unittest.mock")  # not imported for this: it takes a quarter of the start
+    return mock is not None and isinstance(value, mock.NonCallableMock)
 
 
 def _is_function(value: Any) -> bool:

@@ -25,7 +25,7 @@ MAX_LETTERS = 1 << 16  # characters of a message whose letters are compared
 MAX_LINES = 512  # of a user message; a longer message is only compared as a whole
 
 _NO_LETTERS = re.compile(r"[\W_]+")
-_MARK = re.compile(r"[\[(<*][^\n\[\]()<>]{1,60}[\])>*]\s*\Z")  # "[interrupted by user]"
+_MARK = re.compile(r"[\[(<][^\n\[\]()<>]{1,60}[\])>]\s*\Z")  # "[interrupted by user]"
 _ROLES = {"developer": "system", "function": "tool"}
 
 

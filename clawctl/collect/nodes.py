@@ -77,6 +77,7 @@ class Node:
     drawn: tuple[str, float, float, int]
     evidence: ParentEvidence | None = None  # evidence for its parent
     text: AnswerText | None = None  # text of its answer; None: it has none
+    tail: list[Message] = field(default_factory=list)  # `parents.tail_of`, kept of a closed turn if it is short
     # Last user message of its request: index, and a hash of each line
     lines: "tuple[int, array[int]] | None" = None
     successors: int = 0  # number of main turns that continue it

@@ -53,6 +53,7 @@ from clawctl.run.rows import Exchange, Message
 MAX_DROPPED = 2  # user messages of the parent that may be missing in the child
 MAX_COMPARED = 256  # newest turns with equal text that are compared one by one
 MAX_ALIKE = 16  # newest turns whose texts are compared
+MAX_TAIL = 4096  # characters of a closed turn's newest messages and answer that are kept
 MAX_ANCESTORS = 8  # turns whose lines are compared with those of a new message
 MAX_ADDED = 3  # newest answers that are examined closely
 SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
@@ -243,7 +244,7 @@ class ParentIndex:
         near = [
             node
             for node in nodes
-            if node.exchange is not None
+            if (node.exchange is not None or node.tail)
             and node.before == conversation.path_before(index)
             and node.roles[before:] == conversation.roles[before:index]
             and node.opening == opening_of(messages)
@@ -400,21 +401,31 @@ def _sent_lines(node: Node) -> list[str]:
     return line_texts(messages[read_conversation(messages).positions[node.lines[0]]])
 
 
+def tail_of(node: Node) -> list[Message]:
+    """Return the messages after the last answer in an open turn's request, and its own answer."""
+    assert node.exchange is not None
+    messages, begin = node.exchange.messages, node.roles.rfind("a") + 1
+    places = read_conversation(messages).positions[begin:]
+    return [*(messages[place] for place in places), node.exchange.response or {}]
+
+
+def short_tail(node: Node) -> list[Message]:
+    """Return `tail_of` a turn that closes, because a client may send it back in another form; empty if it is long or an error."""
+    tail = tail_of(node) if node.answer is not None else []
+    return tail if sum(len(text_of(message.get("content"))) for message in tail) < MAX_TAIL else []
+
+
 def _length_alike(
     node: Node, conversation: CanonicalRequest, messages: list[Message], begin: int, index: int, hint: str | None
 ) -> int:
-    """Return how many letters the messages from `begin` to the answer at `index` have in common with those of an open turn.
+    """Return how many letters the messages from `begin` to the answer at `index` have in common with those of the turn.
 
     0 if a message has other letters or calls another tool, or if they are too few. A session that the client names, a template that
     is also in the newest message, and the same letters in the middle of a conversation need no length.
     """
-    assert node.exchange is not None
-    assert node.exchange.response is not None
-    places = read_conversation(node.exchange.messages).positions
-    originals = [*(node.exchange.messages[places[i]] for i in range(begin, index)), node.exchange.response]
     newest, common = letters_of(messages[-1]), 0
-    is_sure, are_equal, has_grown = node.hint is not None and node.hint == hint, True, False
-    for i, original in enumerate(originals, begin):
+    is_sure, are_equal, questions = node.hint is not None and node.hint == hint, True, set[bool]()
+    for i, original in enumerate(node.tail or tail_of(node), begin):
         shown = messages[conversation.positions[i]]
         before, after = letters_of(original), letters_of(shown)
         shorter, longer = sorted((before, after), key=len)
@@ -428,9 +439,10 @@ def _length_alike(
         begun, _, ended = before.partition(after) if after else ("", "", "")
         is_sure = is_sure or bool(begun and newest.startswith(begun[:16])) or bool(ended and newest.endswith(ended[-16:]))
         are_equal = are_equal and before == after
-        has_grown = has_grown or (i < index and len(after) > len(before))
+        if i < index and before != after:
+            questions.add(len(after) > len(before))
     is_sure = is_sure or (begin > 0 and are_equal)
-    is_enough = common >= (SHORTEST_ALIKE if begin or are_equal else SHORTEST_END) and (begin > 0 or not has_grown)
+    is_enough = common >= (SHORTEST_ALIKE if begin or not questions else SHORTEST_END) and (begin > 0 or True not in questions)
     return common if is_sure or is_enough else 0
 
 

@@ -19,7 +19,7 @@ from itertools import islice
 
 from clawctl.collect.canonical import CanonicalRequest, continued_paths, handles, last_user_lines, read_answer, read_conversation
 from clawctl.collect.nodes import Claim, Match, Node, SessionTree
-from clawctl.collect.parents import ParentIndex
+from clawctl.collect.parents import ParentIndex, short_tail
 from clawctl.collect.plain_completions import beginnings
 from clawctl.collect.plain_completions import next_messages as completion_messages
 from clawctl.collect.rows import ClosedTurn, next_state, with_episode
@@ -181,9 +181,9 @@ class Sessions:
 
     def _close(self, node: Node, next_messages: list[Message] | None = None, rating: float | None = None) -> None:
         """Convert an open turn to its row. Without `next_messages`, its best claim counts, if there is one."""
-        exchange, node.exchange = node.exchange, None
-        if exchange is None:
+        if (exchange := node.exchange) is None:
             return
+        node.tail, node.exchange = short_tail(node), None
         if node.turn_id in self._published:
             del self._published[node.turn_id]
             return

@@ -10,7 +10,7 @@ from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
 from clawctl.collect.sessions import Sessions
-from clawctl.run.rows import Exchange, Message
+from clawctl.run.rows import Exchange, Feedback, Message
 
 REMINDER = "<reminder>\nKeep to the rules.\n</reminder>"
 
@@ -344,6 +344,20 @@ def test_a_client_that_reformats_answers_or_questions_is_one_conversation() -> N
         for before, after in itertools.pairwise(exchanges):
             assert rows[after.exchange_id].parent_turn_id == before.exchange_id, name
             assert rows[before.exchange_id].next_state == [after.messages[-1]], name
+
+
+def test_a_turn_that_is_closed_is_still_found_if_its_answer_comes_back_in_another_form() -> None:
+    """Its user rated it before the next request, or collect was started again."""
+    talk = [user(LONG), answer("Day 1: the Forum. Day 2: rest."), user("shorter"), answer("The Forum, then rest.")]
+    first, second = shown_as(lambda m, newest: answer(f"<said>{m['content']}</said>") if m["role"] == "assistant" else m, talk)
+    rated = Sessions(3600.0)
+    rated.add(first)
+    rated.rate(Feedback("f1", first.finished_at, "default", first.exchange_id, -1.0, None))
+    for sessions in (rated, Sessions(3600.0, published={first.exchange_id: None})):
+        sessions.add(first)
+        node = sessions.add(second)
+        assert node is not None
+        assert (node.parent_id, node.evidence) == (first.exchange_id, "alike")
 
 
 def test_alike_texts_of_other_conversations_and_agents_stay_apart() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 import typer
+from filelock import FileLock
 
 from clawctl import __version__
 from clawctl.cli import app
@@ -260,6 +261,17 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     assert_problem(clawctl("serve", "--run", str(tmp_path / "notes")), 2, "notes is a file", "choose an empty folder")
 
 
+def test_a_path_that_cannot_exist_and_a_lock_that_another_process_holds_are_reported_in_a_sentence(tmp_path: Path) -> None:
+    for name in ("a" * 300, "/".join(["a"] * 3000)):
+        assert_problem(clawctl("keys", "add", "anna", "--run", str(tmp_path / name)), 2, "File name too long", "name another")
+    run = open_run(tmp_path / "run")
+    with FileLock(run.lock("api_keys")):
+        assert_problem(clawctl("keys", "add", "anna", "--run", str(run.root)), 1, "another process holds", "wait until")
+    run.lock("api_keys").unlink(missing_ok=True)
+    run.lock("api_keys").mkdir()
+    assert_problem(clawctl("keys", "add", "anna", "--run", str(run.root)), 2, "api_keys.lock", "name another")
+
+
 @pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="nothing here that even root may not write to")
 def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
@@ -289,3 +301,9 @@ def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_
         command = [*CLAWCTL, *arguments, "--run", run]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
         assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")
+
+
+def test_a_converted_recipe_for_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"learning_rate": 1e-5}')
+    done = clawctl("recipe", "convert", str(tmp_path / "old.json"), "--out", str(tmp_path / "none" / "new.yaml"))
+    assert_problem(done, 2, "none is no folder", "create it")

@@ -212,6 +212,20 @@ def test_each_file_holds_address_key_and_model_and_is_written_once(tmp_path: Pat
     assert path.read_text() == text
 
 
+def test_a_configuration_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    """As people keep them who have their configuration in a repository."""
+    client = filled(clients()["qwen-code"], VALUES)
+    path, kept = tmp_path / client["file"], tmp_path / "dotfiles" / "settings.json"
+    for folder in (path.parent, kept.parent):
+        folder.mkdir(parents=True)
+    kept.write_text('{"mine": 1}')
+    path.symlink_to(kept)
+    configure(client, "unused", tmp_path)
+    assert path.is_symlink()
+    assert json.loads(kept.read_text())["mine"] == 1
+    assert "claw-k" in kept.read_text()
+
+
 def test_clients_without_a_file_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="has no file for this"):
         configure(filled(clients()["copilot"], VALUES), "copilot", tmp_path)

@@ -13,6 +13,7 @@ from clawctl.cli.heartbeat import heartbeat
 from clawctl.errors import ClawError
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
 
 app = typer.Typer(
     cls=Group,
@@ -57,6 +58,8 @@ def _run() -> None:
     except ClawError as error:
         _end(error.problem, error.fix, error.exit_code)
     except (OSError, NotImplementedError) as error:
+        from filelock import Timeout
+
         from clawctl.run.disk import MAKE_ROOM, is_full
         from clawctl.run.storage import StorageUnreachable
 
@@ -64,6 +67,10 @@ def _run() -> None:
             if isinstance(error, NotImplementedError) and "flock" not in str(error):
                 raise
             _end(f"a file cannot be locked: {error}", "put the run on a filesystem with locks: a local disk or NFSv4", 2)
+        if isinstance(error, Timeout):
+            _end(f"another process holds {error.lock_file}", "wait until it has finished, or end it, and try again")
+        if error.errno in _NO_PATH:
+            _end(f"a path cannot be used: {error}", "name another file or folder", 2)
         if error.errno in _FORBIDDEN:
             _end(f"you do not have permission: {error}", "run as the owner of the run directory, or choose another --run")
         if is_full(error):

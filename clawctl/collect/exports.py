@@ -35,8 +35,12 @@ def export_file(run: RunDir, file: Path) -> tuple[int, int]:
     lines = []
     for session_id, turns in groupby(rows, key=lambda row: row["session_id"]):
         lines.append(orjson.dumps({"session_id": session_id, "turns": [_message_row(turn) for turn in turns]}))
+    text = b"".join(line + b"\n" for line in lines)
     try:
-        publish_bytes(file.resolve(), b"".join(line + b"\n" for line in lines))
+        if file.exists() and not file.is_file() and not file.is_dir():
+            file.write_bytes(text)  # a rename would replace a device or a pipe
+        else:
+            publish_bytes(file.resolve(), text)
     except OSError as error:
         raise ClawError(f"{file} cannot be written: {error}", "choose a file in a writable folder", 2) from error
     return len(lines), len(rows)

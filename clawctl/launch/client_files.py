@@ -80,7 +80,7 @@ def configure(client: ClientEntry, program: str, home: Path | None = None) -> Pa
     if "setup" in client:
         _set_up(client, program, home)
         return None
-    path = file_of(client, home)
+    path = file_of(client, home).resolve()  # a link stays a link
     if "merge" in client:
         text = as_text(merged(read_config(path), client["merge"]), path.name)
     elif "own" in client:

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
 import orjson
@@ -297,6 +299,19 @@ def test_exported_and_reimported_turns_have_the_same_text(run, tmp_path) -> None
     assert len(texts) == 9
     reasons = sorted(str(row.untrainable_reason) for row in rows_of(again))
     assert reasons == sorted(["text only"] * 5 + ["side turn"] + ["no next state"] * 2 + ["marked untrainable in the file"])
+
+
+def test_an_export_into_a_pipe_or_a_device_leaves_it_in_place(run, tmp_path) -> None:
+    append(run.captures / "a-0.jsonl", *talk(3, "tea"))
+    collect(run, recipe(), once=True)
+    pipe, copy = tmp_path / "pipe", tmp_path / "copy.jsonl"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as reader:
+        text = reader.submit(pipe.read_bytes)
+        export_file(run, pipe)
+    export_file(run, copy)
+    assert text.result() == copy.read_bytes()
+    assert pipe.is_fifo()
 
 
 def test_an_export_is_not_imported_where_it_came_from(run, tmp_path) -> None:

@@ -28,6 +28,8 @@ def convert_recipe(
 
     if out is not None and out.exists():
         raise ClawError(f"{out} already exists", "choose another file with --out, or remove it", 2)
+    if out is not None and not out.parent.is_dir():
+        raise ClawError(f"{out.parent} is no folder", "create it, or choose another file with --out", 2)
     page = Console(stderr=True, highlight=False, markup=False, emoji=False, width=None if sys.stderr.isatty() else 200)
     try:
         _, text, lines = convert(old)

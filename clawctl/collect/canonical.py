@@ -150,7 +150,7 @@ def message_digest(message: Message, with_arguments: bool = True) -> bytes:
     text = text_of(message.get("content"))
     if role == "assistant":
         text = text.rpartition("</think>")[2]
-    digest = blake2b(f"{role}\n{''.join(text.split())}".encode("utf-8", "surrogatepass"), digest_size=12)
+    digest = blake2b(f"{role}:{text.strip()}".encode("utf-8", "surrogatepass").translate(None, b" \t\n\r\v\f"), digest_size=12)
     if role == "assistant":
         for name, arguments in _calls(message):
             digest.update(f"\ncall {name} {arguments if with_arguments else ''}".encode("utf-8", "surrogatepass"))

@@ -1,5 +1,5 @@
 """Notes from what people reply: one more question to the judge, which asks what the reply means. It is asked about turns with a
-hint, and about complaints without one of people who have notes.
+hint, and about other replies of people who have notes, who may take one back.
 
 A wish that holds from now on, a wish with a condition, and a fact become notes (`clawctl.run.notes`). A retraction ends a note if
 the judge gives its number. Everything else changes nothing. Many replies contain text of other authors, so a note needs a quotation
@@ -32,6 +32,7 @@ from clawctl.run.rows import Verdict
 log = logging.getLogger(__name__)
 
 _LONGEST_REPLY = 1000  # characters: most of a longer one is text that the person did not write
+_SHORTEST_RETRACTION = 12  # characters: "Thanks!" takes nothing back
 _SHORTEST = 4  # characters of a note, which may be written in Chinese
 _MOST_SHOWN = 40  # notes in a question, the newest ones
 _VIEW_CHARS = 8000  # of the turn in a question
@@ -56,7 +57,8 @@ class ReplyNotes:
         ClawError as `JudgeClient.complete` does.
         """
         said = own_words(turn)
-        if not said or len(said) > _LONGEST_REPLY or not (verdict.hint or (verdict.reward or 0) <= 0):
+        is_praise = not verdict.hint and (verdict.reward or 0) > 0  # "Perfect. You may use emoji again."
+        if not said or len(said) > _LONGEST_REPLY or (is_praise and len(said) < _SHORTEST_RETRACTION):
             return False
         notes = await asyncio.to_thread(read_notes, self._run, turn.user)
         if not verdict.hint and not any(note.in_force for note in notes):
@@ -65,7 +67,7 @@ class ReplyNotes:
             return False
         in_force = [note for note in notes if note.in_force][-_MOST_SHOWN:]
         kind = await self._asked(turn, said, verdict.hint or "(none)", in_force)
-        if kind is None or not is_own(kind.quote, said) or kind.number > len(in_force):
+        if kind is None or not is_own(kind.quote, said) or kind.number > len(in_force) or (is_praise and kind.kind != "retraction"):
             return False
         named = in_force[kind.number - 1] if kind.number else None
         try:

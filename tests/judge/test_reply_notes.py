@@ -269,6 +269,18 @@ def test_a_retraction_needs_no_hint(run, serving) -> None:
     assert questions(server) == [], "nothing can be taken back"
 
 
+def test_praise_may_take_a_note_back_and_makes_none(run, serving) -> None:
+    add_note(run, "default", "Answer in German.")
+    back = kind("retraction", "English is fine again", number=1)
+    server = judged(run, serving, answering(back, hint="", score=1), reply("Thanks!"))
+    assert questions(server) == []
+    wish = kind("standing", "bullet points", "Use bullet points.")
+    judged(run, serving, answering(wish, hint="", score=1), reply("Perfect, I love bullet points."), stem="2-b")
+    assert notes(run) == [("Answer in German.", "new")]
+    judged(run, serving, answering(back, hint="", score=1), reply("Perfect, and English is fine again."), stem="3-c")
+    assert notes(run) == [("Answer in German.", "retracted")]
+
+
 def test_a_turn_makes_one_note_however_often_it_is_judged(run, serving) -> None:
     complaint = reply(BRIEF)
     judged(run, serving, answering(kind("standing", "one short sentence", "Answer in one short sentence.")), complaint)

@@ -4,12 +4,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
-from clawctl.printing import answers, counted, print_json
+from clawctl.printing import answers, counted, one_line, plain, print_json
 from clawctl.run.directory import RunDir
 from clawctl.run.notes import Note, find_note, keys_with_notes, read_notes
+
+_LONGEST = 500  # characters of a cell
 
 
 def show_notes(run: RunDir, key: str, as_json: bool) -> None:
@@ -21,8 +22,8 @@ def show_notes(run: RunDir, key: str, as_json: bool) -> None:
         return
     table = Table("key", "id", "state", "note", title=counted(len(notes), "note"))
     for name, note in notes:
-        table.add_row(name, note.id, _state(note), escape(note.text.partition("\n")[0]))
-    answers().print(table, *(f"[yellow]{escape(problem)}[/yellow]" for problem in problems), sep="\n")
+        table.add_row(name, note.id, one_line(_state(note), _LONGEST), one_line(note.text.partition("\n")[0], _LONGEST))
+    answers().print(table, *(one_line(problem, _LONGEST) for problem in problems), sep="\n")
 
 
 def show_note(run: RunDir, key: str, note_id: str, as_json: bool) -> None:
@@ -35,7 +36,7 @@ def show_note(run: RunDir, key: str, note_id: str, as_json: bool) -> None:
     for name, value in shown.items():
         if value not in (None, [], 0):
             text = datetime.fromtimestamp(value, UTC).isoformat(" ", "seconds") if name == "created_at" else str(value)
-            table.add_row(name, escape(text))
+            table.add_row(name, plain(text))
     answers().print(table)
 
 
@@ -54,4 +55,4 @@ def as_dict(key: str, note: Note) -> dict[str, Any]:
 
 def _state(note: Note) -> str:
     state = f"learned (version {note.learned})" if note.shown_state == "learned" and note.learned is not None else note.shown_state
-    return state if note.reason is None else f"{state}: {escape(note.reason)}"
+    return state if note.reason is None else f"{state}: {note.reason}"

@@ -50,6 +50,7 @@ _PATIENCE_S = 10.0
 
 # Punctuation around a word. Other signs are part of it ("C++").
 _MARKS = ".,;:!?…\"'“”„‘’«»‹›()[]*_`–—-¡¿。，、；：！？「」『』"
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal obeys them
 UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")  # Chinese, Thai, …
 _REMEMBER = re.compile(r"(?:/remember\s|remember:)\s*(\S.*)", re.IGNORECASE)
 _MOST_WORDS, _SEARCHED = 16, 20_000  # words of a note; characters of a request in which they are looked for
@@ -262,9 +263,10 @@ def add_note(
 
 
 def tidied(given: dict[str, Any], clean: Callable[[str], str]) -> dict[str, Any]:
-    """Fields of a note as a person gave them, each in one line and without secrets, which `clean` removes. Raises BadNote."""
-    lines = {name: clean(" ".join(given[name].split())) for name in ("text", "said", "when") if given.get(name) is not None}
-    words = tuple(map(clean, given.get("words", ())))
+    """Fields of a note as a person gave them, each in one line, without control characters and secrets, which `clean` removes.
+    Raises BadNote."""
+    lines = {name: _one_line(given[name], clean) for name in ("text", "said", "when") if given.get(name) is not None}
+    words = tuple(_one_line(word, clean) for word in given.get("words", ()))
     if not lines.get("text", "-"):
         raise BadNote("it has no text")
     if len(lines.get("text", "")) > LONGEST:
@@ -272,6 +274,10 @@ def tidied(given: dict[str, Any], clean: Callable[[str], str]) -> dict[str, Any]
     if len(words) > _MOST_WORDS or sum(map(len, (lines.get("when", ""), *words))) > LONGEST:
         raise BadNote(f"it has more than {_MOST_WORDS} words, or its condition is longer than {LONGEST} characters")
     return {**given, **{name: line[:LONGEST] for name, line in lines.items()}, **({"words": words} if "words" in given else {})}
+
+
+def _one_line(text: str, clean: Callable[[str], str]) -> str:
+    return clean(_CONTROLS.sub("", " ".join(text.split())))
 
 
 def _supersede(run: RunDir, key: str, note: Note, notes: Sequence[Note], replaces: str | None = None) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from clawctl.cli.notes import edit_note
 from clawctl.errors import ClawError
+from clawctl.inspect.notes import show_note, show_notes
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.notes import (
     BadNote,
@@ -129,6 +130,24 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     (run.notes / "default" / "skill").mkdir()
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "skill" / "SKILL.md")
     assert read_notes(run, "default") == []
+
+
+def test_a_note_reaches_the_terminal_without_control_characters_and_as_it_was_written(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever has a key can write one, and somebody else lists them."""
+    hostile = "be [red]brief \x1b]0;title\x07\x1b[2J\x9b31m\u202egnp"
+    note = add_note(run, "bert", hostile, when=hostile, words=(hostile,)).note
+    assert not {"\x1b", "\x07", "\x9b"} & {*note.text, *(note.when or ""), *note.words[0]}
+    by_hand(run, "hand.md", hostile, "bert")
+    by_hand(run, "[bold]bad.md", "", "bert")
+    show_notes(run, "", as_json=False)
+    show_note(run, "bert", "hand", as_json=False)
+    show_note(run, "bert", note.id, as_json=False)
+    out = capsys.readouterr().out
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(out)
+    assert out.count("be [red]brief") > 3
+    assert "[bold]bad.md" in out
 
 
 def test_folders_of_editors_are_not_those_of_keys(run: RunDir) -> None:

@@ -5,7 +5,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from clawctl.extensions.secrets.text import FOUR_DIGITS, AnchorGroups, Anchors, Span, Text, phrases, regex, tried_at
+from clawctl.extensions.secrets.forms import blocks_of, forms_of
+from clawctl.extensions.secrets.text import FOUR_DIGITS, AnchorGroups, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     TECHNICAL,
@@ -16,6 +17,7 @@ from clawctl.extensions.secrets.values import (
     is_strong_password,
     is_wordy,
 )  # fmt: skip
+from clawctl.extensions.secrets.vocabulary import words_of
 
 _ADDRESS = regex(
     r"""://(?:[^\s/:@'"<>\\]{0,96}:(?P<value>[^\s"'<>\\]{3,128})@(?=[\w.$\[{-])|(?P<token>[A-Za-z0-9_-]{20,255})(?::(?:x-oauth-basic)?)?@)"""
@@ -75,59 +77,16 @@ def in_lines(piece: Text) -> Iterator[Span]:
 _SECRET = r"[\"']?(?P<value>(?!--?[A-Za-z][A-Za-z-]{0,24}(?:[\s=\"']|$))[^\s\"']{4,129})"
 # A flag and its value, tried only if the command occurs earlier in the line.
 _FLAGGED = tuple(
-    (regex(rf"(?:^|[^\w-])(?:{command})"), regex(flag))
-    for command, flag in (
-        (
-            r"curl|wget|https?|xh",
-            r" -(?:u|-user|a|-auth|-proxy-user|U)[ =]{0,2}[\"']?(?!\$\{[^\s:}]{0,60}:)[^\s:\"'/-][^\s:\"'/]{0,63}:(?P<value>[^\s\"']{3,128})",
-        ),
-        (r"mysql\w{0,12}|mariadb\w{0,12}", r" -p[\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})"),
-        (r"redis-cli", rf" (?:-a|--pass)[ =]{_SECRET}"),
-        (
-            r"(?:docker|podman|az|oc|nerdctl|cf|eb)(?: [a-z]{2,12})? login|twine|helm|skopeo|mongo\w{0,8}|expo|ssh-keygen|keytool|rsync|lftp",
-            rf" -[pPN][ =]?{_SECRET}",
-        ),
-        (
-            r"security (?!find-identity|find-cert)[a-z-]{3,40}|ipmitool|ldap\w{3,8}|sqlcmd|bcp|mosquitto_\w{3}|zip|unzip|7z\w?|rar|isql|influx\w?|cqlsh|impala-shell|snowsql",
-            rf" -[wPp][ =]?{_SECRET}",
-        ),
-        (r"lftp", r" -u[ ][\"']?[^\s,\"']{1,64},(?P<value>[^\s\"']{3,128})"),
-        (r"curl", r" -u[ ][\"']?(?P<value>[A-Za-z0-9_-]{20,80}):[\"']?(?=\s|$)"),
-        (r"snmp\w{2,8}", r" -[AX][ ](?:[\"'](?=[^\s\"']{4})|(?=[^\s\"'-][^\s\"']{7}))(?P<value>[^\s\"']{4,128})"),
-        (r"unrar|altool|notarytool|psexec\w{0,3}|evil-winrm|crackmapexec|netexec|sshuttle|vncviewer", rf" -p[ ]?{_SECRET}"),
-        (
-            r"cloudsmith|codecov|snyk|sentry-cli|heroku|netlify|vercel|wrangler|flyctl|railway|doctl|linode-cli|hcloud|scw|ngrok|pulumi|doppler|gh|glab|bash",
-            r" -[ktT][ =][\"']?(?P<value>[A-Za-z0-9_-]{20,80})(?![\w./:])",
-        ),
-        (r"smbclient|smbmap|rpcclient|nmblookup", r" -U[ =]?[\"']?[^\s%\"']{1,64}%(?P<value>[^\s\"']{3,128})"),
-    )
+    (regex(rf"(?:^|[^\w-])(?:{command})"), regex(flag.replace("VALUE", _SECRET))) for command, flag in blocks_of("flags")
 )
-_COMMANDS: tuple[tuple[bool, Anchors, re.Pattern[str]], ...] = tuple(
-    (words == "echo ,printf " or words.startswith("cred") or pattern.startswith("PASS"), Anchors(*words.split(",")), regex(pattern))
-    for words, pattern in (
-        ("pass", r"pass\s+-p ?[\"']?(?P<value>[^\s\"']{3,128})"),
-        ("pass", r"pass:(?P<value>[^\s\"']{4,128})"),
-        ("net use", r"(?i)net use\b[^\n]{0,120}?/user:\S{1,64} (?P<value>[^\s\"'/]{4,128})"),
-        ("echo ,printf ", r"""(?i)(?:echo|printf)(?:[ ]-\w)?(?:[ ]'%s(?:\\n)?')?[ ][\"']?(?P<value>(?:[^\s\"'|$]|\$(?![A-Za-z_({])){4,128})[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ]-S|docker login|passwd|smbpasswd|gh auth|sudo[ ]--stdin|openssl|podman login|helm registry|cryptsetup|kinit|mkpasswd|htpasswd|argon2|gopass|pass insert|docker secret|wrangler secret|vercel env|(?:gh|glab|fly|flyctl|wrangler|az|gcloud|aws|heroku|netlify|op|bw|vault|kubeseal)[ ][^\n|]{0,60}?(?:secrets?|login|auth|unlock|password)\b)"""),
-        ("identified ", r"(?i)identified(?:[ ]with[ ]\w{1,40})?[ ]by[ ]\\{0,3}[\"'](?P<value>[^\s\"'\\]{4,256})"),
-        ("pass", r"(?i)password[ ]\\{0,3}'(?P<value>[^\s\"'\\]{4,256})'"),
-        ("pass", r"passwd\b[^\n]{0,80}?-\w{0,4}b\w{0,4} \S{1,80} \S{1,64} (?P<value>[^\s\"']{4,128})"),
-        ("pass", r"PASS (?P<value>[^\s\"']{6,128})"),
-        (",".join(phrases("anchors of access data")), r"(?i)(?&access data)(?:[ ][\w.-]{1,16}){0,4}[ ]{0,2}(?:[:=]|[-=]?>|→|–|—|[ ]-[ ]|(?&is)|(?&are))[ ]{0,2}[\"'`]?[^\s/|:\"'`]{1,64}[\"'`]?[ ]{0,2}[/|:,][ ]{0,2}[\"'`]?(?P<value>[^\s\"'`]{5,128})"),
-    )
-)  # fmt: skip
-_CHOICE = AnchorGroups([anchors for _, anchors, _ in _COMMANDS])
+_COMMANDS = forms_of("commands")
+_CHOICE = AnchorGroups([form.anchors for form in _COMMANDS])
 _LONG_OPTION = regex(
     r"(?i)--(?=[a-z])[\w-]{0,24}(?:password|passwd|passphrase|pass|token|secret|(?:api|access|secret|account|private|admin|storage|master|license|encryption)-?key|auth)[ =]\\{0,3}[\"']?(?P<value>[^\s\"'\\-][^\s\"'\\]{3,256})"
 )
 _NAMES_OF_OPTIONS = Anchors("pass", "token", "secret", "key", "auth")
 _FLAGS = Anchors(*(f" -{flag}" for flag in ["p", "a", "w", "u", "n", "x", "k", "t", "-user", "-auth", "-proxy-user", "-pass"]))
-_TOOLS = Anchors(
-    "curl", "wget", "http", "xh", "mysql", "mariadb", "redis-cli", " login", "twine", "helm", "skopeo", "mongo", "expo", "ssh-keygen", "keytool", "rsync", "lftp", "security ", "ipmitool", "ldap", "sqlcmd",
-    "bcp", "mosquitto_", "zip", "7z", "rar", "isql", "influx", "cqlsh", "impala-shell", "snowsql", "snmp", "altool", "notarytool", "psexec", "evil-winrm", "crackmapexec", "netexec", "sshuttle", "vncviewer",
-    "cloudsmith", "codecov", "snyk", "sentry-cli", "heroku", "netlify", "vercel", "wrangler", "flyctl", "railway", "doctl", "linode-cli", "hcloud", "scw", "ngrok", "pulumi", "doppler", "gh", "glab", "bash", "smbclient",
-    "smbmap", "rpcclient", "nmblookup",
-)  # fmt: skip
+_TOOLS = Anchors(*words_of("tools with flags"))
 _LONGEST_OPTION = 36  # characters before the name
 _MAX_FLAGS = 24  # per line
 SAFE_FLAG = regex(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
@@ -137,9 +96,9 @@ SAFE_FLAG = regex(r"(?i)(?:stdin|file|env|prompt|ask|from|[\w-]+file)\b")
 def in_commands(piece: Text) -> Iterator[Span]:
     text = piece.text
     for number, positions in _CHOICE.positions(piece):
-        loose, _, pattern = _COMMANDS[number]
+        form = _COMMANDS[number]
         for at in positions:
-            if (match := pattern.match(text, at)) and is_given(match["value"], loose):
+            if (match := form.pattern.match(text, at)) and is_given(match["value"], loose=form.check == "loose"):
                 yield Span(*match.span("value"), "password")
     for at in _NAMES_OF_OPTIONS.positions(piece) if "--" in text else ():
         option = text.rfind("--", max(0, at - _LONGEST_OPTION), at)

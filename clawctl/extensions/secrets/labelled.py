@@ -3,23 +3,13 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from clawctl.extensions.secrets.commands import SAFE_FLAG, is_given
 from clawctl.extensions.secrets.formats import FORMAT, ISSUED, is_issued, is_key
+from clawctl.extensions.secrets.forms import forms_of
 from clawctl.extensions.secrets.names import is_secret_under
-from clawctl.extensions.secrets.text import (
-    BLOBS,
-    COMMAS,
-    QUOTES,
-    AnchorGroups,
-    Anchors,
-    Span,
-    Text,
-    anchors_of,
-    positions_of,
-    regex,
-    tried_at,
-)
+from clawctl.extensions.secrets.text import BLOBS, COMMAS, QUOTES, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     entropy,
@@ -34,8 +24,6 @@ from clawctl.extensions.secrets.values import (
     is_wordy,
     mixed,
 )  # fmt: skip
-
-_BASE32 = r"(?:[A-Z2-7]{16,128}|[a-z2-7]{16,64}|(?:[A-Z2-7]{4}[ -]){3,15}[A-Z2-7]{4}|(?:[a-z2-7]{4}[ -]){3,15}[a-z2-7]{4})"
 
 
 def _is_seed(value: str) -> bool:
@@ -83,148 +71,34 @@ def _is_network_word(value: str) -> bool:
 _WORDS_AND_NUMBER = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){0,3}[-_.]?\d{2,6}[!?#*]?")
 
 
-# Patterns that must precede some of the words.
-_OPTION = regex(r"(?:^|[\s\"'\[,])-{1,2}[\w-]{0,24}$")
-_NEEDED_BEFORE = {
-    "&that is": regex(r"(?i)(?:(?&password)|passw|\bpw|\bpwd|\bpin\b)[^\n]{0,60}$"),
-    '"-p': regex(r"(?i)(?:mysql|mariadb)\w{0,12}[\"'][^\n]{0,50}$"),
-    '"p":': regex(r'"(?:u|user(?:_?name)?|login|email|name|account)"\s{0,3}:\s{0,3}"[^"\n]{1,48}",\s{0,8}$'),
-    "pass": _OPTION,
-    "user": regex(r"(?i)(?:add|create|change|set|update|reset|new)[ _-]?$"),
-    "<<<": regex(
-        r"(?i)(?:sudo|passwd|login|sign-?in|unlock|decrypt|keyring|kinit|cryptsetup|openssl|gpg|htpasswd|auth|passphrase|read)\b[^\n]{0,60}$"
-    ),
-    '"key"': regex(r"(?i)\"(?:user(?:_?name)?|login|account)\"\s{0,3}:\s{0,3}\"[^\"{}]{1,40}\",\s{0,12}$"),
-    "reset it to ": regex(r"(?i)(?:passw|passphrase|passcode|\bpw|\bpwd|\bpin\b|login)[^\n]{0,60}$"),
-    "send": regex(r"(?i)(?:p?ass(?:word|phrase|wd)?)\b[^\n]{0,30}(?:\n[^\n]{0,30})?$"),
-}
-# For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
-_FORMS: tuple[tuple[Anchors, re.Pattern[str] | None, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*anchors_of(words)), _NEEDED_BEFORE.get(words.split(",")[0]), regex(pattern), check)
-    for words, pattern, check in (
-        ("prv", r"prv(?P<value>[A-Za-z0-9]{90,112})(?![A-Za-z0-9])", is_random),
-        ("otp,2fa,mfa,authenticator,seed", rf"(?<![0-9a-f]{{6}})(?i:otp|2fa|mfa|authenticator|seed)(?:[ _-]?(?i:secret|seed|key|code|token|app|backup|setup|manual|entry|base32)){{0,3}}[\"'`]{{0,2}}(?:[ ]?(?i:is|are|with|the|for [\w.]{{1,20}}|:|=|=>|,|\()[ ]?){{0,3}}[ ]{{0,2}}[\"'`]{{0,2}}(?P<value>{_BASE32})(?![A-Za-z0-9+/=_-])", _is_seed),
-        ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=(?P<value>[A-Za-z2-7]{16,128})", bool),
-        ("pwd={,password={", r"(?i)(?:pwd|password)=\{(?P<value>[^{}\n]{3,128})\}", lambda value: is_strong_password(value, 6)),
-        ("wifi:", r"(?i)wifi:[^\n]{0,100}?;?p:(?P<value>[^;\n]{4,64});", _is_loose),
-        ("storepass,keypass", r"(?i)(?:store|key)pass(?:word)?[ =][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", _is_loose),
-        ("echo ,printf ", r"(?i)(?:echo|printf)(?:[ ]-\w{1,3})?[ ][\"']?[\w.@-]{1,40}:(?P<value>[^\s\"'|\\]{4,128})(?:\\n)?[\"']?[ ]{0,2}\|[ ]{0,2}(?:sudo[ ])?(?:/usr/s?bin/)?(?:ch|ht)passwd", _is_loose),
-        ("chpasswd", r"(?i)chpasswd[ ]{0,2}<<<[ ]{0,2}[\"']?[\w.@-]{1,40}:(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("securestring", r"(?i)securestring[ ]+(?:-string[ ]+)?(?:-\w{1,14}[ ]+){0,2}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
-        ("networkcredential", r"(?i)networkcredential\([ ]?[^\"',()\n]{0,3}[\"']?[^\"',()\n]{1,60}[\"']?,[ ]?@?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
-        ("session(", r"(?i)session\(\s{0,4}\{[^{}]{0,200}?\bsecret[\"']?:[ ]?[\[]?[\"'`](?P<value>[^\"'`\n]{4,128})[\"'`]", _is_loose),
-        ("u:,u=,user:,user=,user ,l:", r"(?i)(?<![a-z])(?:u|user|l|login)[:= ][ ]?[^\s,;:/]{1,40}[ ,;/|]{1,3}(?:and[ ])?(?:p|pw|pass|pwd|password|(?&password))[:= ][ ]?[\"'`]?(?P<value>[^\s\"'`]{4,64})", is_strong_password),
-        ("root,admin,postgres,ubuntu,demo ,guest ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator|postgres|ubuntu|demo|guest)(?::|[ ]{1,2}[/|–—][ ]{1,2}|[ ]?,[ ]|[ ]with[ ])[\"'`]?(?![a-z_]{1,24}=)(?P<value>[^\s:\"'`]{6,64})(?![\w:])", is_stronger_password),
-        ("root ,administrator ,admin ", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)[ ](?P<value>[^\s:\"'`()=,]{8,64})(?=\s|$)", _is_generated),
-        ("root/,admin/,administrator/", r"(?i)(?<![\w:/.@-])(?:root|admin|administrator)/(?P<value>[^\s:\"'`/]{6,64})(?=[\s\"',;.)]|$)", _is_generated),
-        ("pw ,password ,&words for a password", r"(?i)(?<![a-z])(?:pw|password|(?&words for a password))[ ](?P<value>\d{6,12})(?=[ ]?(?:$|[\n,;)]|\.(?:\s|$)))", bool),
-        ("server key ,server host ,message-digest-key ,key-string ,authentication-key ", r"(?i)(?:server(?: host \S{1,60})?[ ]key|message-digest-key[ ]\d{1,3}[ ]md5|key-string|authentication-key(?:[ ]\d{1,5}[ ]\w{2,6})?)[ ](?:\d[ ])?[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("-p ,-pw ,-w ", r"(?<=[ ])-{1,2}(?:p|pw|w)[ ][\"']?(?P<value>[^\s\"'`/$]{8,64})(?=[\"']?(?:\s|$))", _is_generated),
-        ('"p":,"pw":,"pwd":', r'"(?:p|pw|pwd)"\s{0,3}:\s{0,3}"(?P<value>[^"\n\\]{4,128})"', _is_loose),
-        ("/v ", r"(?i)/v \S{0,24}(?:pass\w{0,8}|pwd|secret|token)\S{0,12}(?: /t \S{1,16})? /d [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("/rp ", r"/rp [\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
-        ("option key,option psk", r"option (?:key|psk)\w{0,8}[ \t]{1,4}[\"'](?P<value>[^\"'\n]{8,64})[\"']", is_stronger_password),
-        ("nickserv identify ,/oper ", r"(?i)(?:nickserv[ ]identify|/oper)[ ](?:[\w-]{1,24}[ ])?(?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
-        ("login ", r"(?i)login [\w.+-]{1,64}@[\w.-]{3,64} [\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
-        ("api=,api:,api =,api\"", r"(?i)(?<![a-z0-9.])api[\"']?[ ]?[:=][ ]?[\"']?(?P<value>[A-Za-z0-9._+=-]{20,128})(?![\w/.:-])", is_strong_key),
-        ("\"-p,'-p", r"[\"']-p(?P<value>[^\s\"'=-][^\s\"']{3,64})[\"']", _is_loose),
-        ("net use ", r"(?i)net use [^\s]{1,8} \\{2,4}\S{1,80} (?P<value>[^\s\"'/*]{4,128})(?=\s|$)", _is_loose),
-        ("user,passw,login", r"(?i)(?:user|passw(?:or)?d|login)[ ]+[\w.@-]{1,40}[ ]+[\"']?(?P<value>[^\s\"'-][^\s\"']{4,64})", is_stronger_password),
-        ("<<<", r"<<<[ ]{0,2}(?P<quote>[\"'])?(?P<value>(?(quote)[^\"'\n$]|[^\s\"'$]){4,128})", _is_loose),
-        ("send", r"send(?:line)?\(?[ ]?(?:--[ ])?[\"'](?P<value>[^\"'\n\\]{4,128})(?:\\[rn]){0,2}[\"']", _is_loose),
-        ("wpa_passphrase ", r"wpa_passphrase (?:[\"'][^\"'\n]{1,40}[\"']|\S{1,40}) [\"']?(?P<value>[^\s\"']{8,64})", _is_loose),
-        ("key", r"(?i)key[\"']?\s{0,3}[:=]\s{0,3}(?:(?:bytes|bytearray)\.fromhex\(|unhexlify\(|b)[\"'](?P<value>[^\"'\n]{16,256})[\"']", is_strong_key),
-        ("key", r"(?i)key[ ]{0,3}[:=][ ]{0,3}[\"'](?P<value>[^\"'\n]{16,256})[\"']\.(?:getbytes|tobytearray|encode|data)\(", is_strong_key),
-        ("passphrase,pass phrase,pass-phrase,passwor", r"(?i)pass(?:[ -]?phrase|wor[dt])s?\b[^\n:=]{0,60}?(?:[:=]>?|->|→|[ ](?&is)|(?=[ ][\"'`]))[ ]{0,2}[\"'`]?(?P<value>[a-z]{3,10}(?:[ ][a-z]{3,10}){3,7})(?=[\"'`]|$|\n)", is_passphrase),
-        ("securestring", r"(?i)securestring[ ]+--value[ =]+[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("password", r"(?i)password\w{0,12}(?::[ ]?\w{1,16})?[ ](?:by|=)[ ]\w{1,16}\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", is_strong_password),
-        ("user ", r"(?i)user[ ]\w{1,32}[ ](?:[\w+@~*-]{1,20}[ ]){0,4}>(?P<value>[^\s]{4,128})", is_strong_password),
-        ("isakmp key ", r"(?i)isakmp key (?:\d )?(?P<value>\S{4,64})[ ]+(?:address|hostname)", _is_loose),
-        (": eap,: psk,: xauth", r"(?i): (?:eap|psk|xauth)[ ]+\"(?P<value>[^\"\n]{4,128})\"", _is_loose),
-        ("community ", r"(?i)community (?!public\b|private\b)[\"']?(?P<value>[^\s\"']{4,64})[\"']?[ ](?:ro|rw)\b", _is_loose),
-        ("register ", r"register[ ][\w.@-]{1,40}[ ][\w.-]{3,60}[ ](?P<value>[^\s\"']{6,64})(?=\s|$)", is_strong_password),
-        (" /p ", r"[ ]/p[ ][\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
-        ("@", r"@[\w-]{1,63}(?:\.[\w-]{1,63}){1,4}[\"'`)]?(?:[:;,|]|[ ]{1,2}[/|][ ]{1,2}|[ ]{0,2}(?:[:;,]|->|→|—|–)[ ]{0,2}|\t|[ ]{1,3}-[ ]|[ ](?:(?&and)|with|pw|pass|password)[ :]{1,2})[\"'`]?(?P<value>[^\s\"'`/|,;]{6,64})(?=[\"'`,;)]?(?:\s|$))", is_stronger_password),
-        ("pass,pwd", r"(?i)pass\w{0,6}(?:-(?:command|file))?[ =][\"'<$(]{1,3}(?:echo|printf)[ ](?:-\w[ ])?[\"']?(?P<value>[^\s\"')$]{4,128})", _is_loose),
-        ("add-mask::", r"add-mask::(?P<value>[^\s]{4,512})", lambda value: not is_stand_in(value)),
-        ("user =,user=,user: ,userpwd", r"(?i)user(?:pwd)?[\"']?[ ]{0,4}[=:][ ]{0,4}[\"']?[\w.@+-]{1,64}:(?P<value>[^\s\"'/]{6,128})[\"']?(?=\s|$)", is_stronger_password),
-        ("_pw ", r"_pw[ ](?P<value>[^\s\"']{4,64})(?=\s|$)", _is_loose),
-        ("openssl passwd", r"openssl[ ]passwd[ ](?:-\w{1,8}[ ]){0,3}[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
-        ("private-key ", r"private-key[ ]<\((?:echo|printf)[ ][\"']?(?P<value>[A-Za-z0-9+/]{40,60}={0,2})", bool),
-        ("passw,passp,_pass", r"(?i)_?pass\w{0,12}=\$\(cat[ ]<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
-        ("&that is", r"[^\d\s]{2,12}(?: (?&that goes on)){0,2},? [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,40})", _is_derived),
-        ("credentials:", r"(?i)credentials:[ ]*\r?\n(?:[ -]{1,40}(?!key|secret|token)[\w-]{1,32}:[ ][^\n]{0,120}\r?\n){0,4}[ -]{1,40}(?:key|secret|token|password):[ ]{1,4}[\"']?(?P<value>[^\s\"'$]{5,200})", _is_loose),
-        ("bitwarden,vaultwarden,keepass,1password,lastpass,dashlane,enpass,nordpass,proton pass,keychain,truecrypt,veracrypt,cryptomator,luks", r"(?i)\w{4,12}(?:[ ](?:master|main|vault|login|unlock|pw|pass|db|database|file|container|volume|is|for \w{2,12}))*(?:[ ]{0,2}(?:=|:|->|→)|[ ]is)[ ]{1,2}[\"'`]?(?P<value>[^\s\"'`]{8,128})", lambda value: is_passphrase(value) or is_stronger_password(value)),
-        ("hotspot,wi-fi,wifi,wlan,ssid", r"(?i)[^\n]{2,60}?(?<![a-z])(?&network key)(?: (?&is)|[ ]?[:=])[ ]{1,2}[\"'`*]{0,2}(?P<value>[^\s\"'`*]{7,62}[^\s\"'`*.,;:)])", _is_network_word),
-        ("oathtool", r"oathtool[ ](?:-[\w=-]{1,12}[ ]){0,6}(?P<value>[A-Z2-7]{16,64}=*)", bool),
-        ("<d>,<p>,<q>,<dp>,<dq>,<inverseq>", r"(?i)<(?:d|p|q|dp|dq|inverseq)>(?P<value>[A-Za-z0-9+/]{40,1024}={0,2})</", bool),
-        ("requirepass ,masterauth ", r"(?:requirepass|masterauth)[ ]+[\"']?(?P<value>[^\s\"'$<]{4,128})", _is_loose),
-        ("--passphrase,-passphrase", r"-{1,2}passphrase[ =][\"'](?P<value>[^\"'\n]{6,128})[\"']", is_passphrase),
-        ("was changed from ,changed from ,reset from ", r"\w{0,4} ?(?:changed|reset) from[ ][*_\"'`]{0,3}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
-        ("secret ,password ", r"(?i)(?:secret|password) \d (?P<value>[^\s\"']{4,128})", is_strong_password),
-        ("bw unlock ", r"bw unlock[ ][\"']?(?!-)(?P<value>[^\s\"']{6,128})", _is_loose),
-        ("net user", r"(?i)net user[ ][\w.@-]{1,40}[ ][\"']?(?P<value>[^\s\"'/]{4,64})", _is_loose),
-        ("openssl", r"openssl[ ][^\n|;&]{0,120}?[ ]-(?:k|K|pass)[ ][\"']?(?!pass:|file:|env:|stdin)(?P<value>[^\s\"'-][^\s\"']{4,128})", _is_loose),
-        ("/p:", r"(?<=[ ])/p:[\"']?(?P<value>[^\s\"']{4,64})", _is_loose),
-        ("auth ", r"(?i)(?<![\w.@-])auth (?:plain|login|xoauth2|cram-md5|ntlm) (?P<value>[A-Za-z0-9+/]{12,1024}={0,2})", bool),
-        ("auth ", r"(?i)(?<![\w.@-])auth (?:\w{1,24} )?(?P<value>[^\s\"']{6,128})(?=\s|$)", lambda value: is_stronger_password(value) and value.count("/") < 2),
-        (" login ", r"(?<=\w) LOGIN [\w.@+-]{1,64} [\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("machine ", r"machine\s{1,4}[\w.-]{1,80}\s{1,4}login\s{1,4}\S{1,80}\s{1,4}password\s{1,4}(?P<value>\S{3,128})", _is_loose),
-        ("community", r"(?i)community[ ](?:string[ ])?[\"']?(?P<value>[^\s\"']{6,64})", is_stronger_password),
-        ("pypi-token.", r"pypi-token\.\w{1,24}[ ](?P<value>[^\s]{12,400})", bool),
-        ("secret set", r"(?i)secret[ ]set[ ][\w-]{1,60}[ ][^\n]{0,60}?(?:--body|-b)[ =][\"']?(?P<value>[^\s\"'$][^\s\"']{5,2000})", _is_loose),
-        ("begin(,pdo(", r"(?i)(?:begin|pdo)\((?:[\"'][^\"'\n]{0,120}[\"']|[$@\w.]{1,40}),[ ]?(?:[\"'][^\"'\n]{0,60}[\"'],[ ]?)?[\"'](?P<value>[^\"'\s]{4,128})[\"']", lambda value: is_strong_password(value, 6)),
-        (".auth(", r"(?i)\.auth\([\"'](?P<value>[^\"'\s]{4,128})[\"']\)", _is_loose),
-        ("_key,_salt", r"(?i)_(?:key|salt)[\"']?[ ]{0,3}(?:,|=>?|:)[ ]{0,16}(?P<quote>[\"'])(?P<value>(?:(?!(?P=quote))[^\n]){24,128})(?P=quote)", _is_salt),
-        ("\"key\"", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\"", is_strong_key),
-        ("\"key", r"\"key\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s\\]{16,128})\",\s{0,12}\"(?:user(?:_?name)?|login|account)\"", is_strong_key),
-        ("set password for ", r"(?i)set password for [^\n=]{1,80}=[ ]?(?:password\()?[\"'](?P<value>[^\"'\n]{4,128})[\"']", _is_loose),
-        ("use ,enter ", r"(?i)(?:use|enter)[ ](?:the )?(?:code )?(?P<value>\d{4,8})[ ](?:to[ ](?:verify|log|sign|confirm|authenticate|complete|finish|continue|reset|unlock|activate)|as[ ](?:[\w-]{1,16}[ ]){0,4}(?:code|otp|pin|password)\b)", bool),
-        ("enable secret ,enable password ", r"(?i)enable (?:secret|password) (?:level \d{1,2} )?(?:\d )?(?P<value>[^\s\"']{4,128})", is_strong_password),
-        ("pre-shared-key ", r"(?i)pre-shared-key (?:(?:local|remote|ascii-text|hex|address \S{1,60}) ){0,3}(?:key )?(?:\d )?[\"']?(?P<value>[^\s\"']{4,128})", is_strong_password),
-        ("reset it to ,changed it to ,change it to ,set it to ,reset to ,it is now ,it's now ", r"(?:reset|changed?|set|it)(?:['’]s| is)?(?: it)? (?:to|now) [\"'`*]{0,2}(?P<value>[^\s\"'`*]{6,64})", is_stronger_password),
-        ("bindpw,rootpw,rootbindpw", r"(?i)(?:bind|root|rootbind)pw(?:[ ]--(?:plaintext|iscrypted))?[ \t]{1,8}[\"']?(?P<value>[^\s\"']{4,128})", _is_loose),
-        ("alias set ,host add ", r"(?:alias set|host add)[ ][\w.-]{1,40}[ ]https?://[^\s]{1,120}[ ][\"']?[^\s\"']{1,64}[\"']?[ ][\"']?(?P<value>[^\s\"'$-][^\s\"']{7,128})", _is_loose),
-        ("configure set ", r"configure set (?:[\w.-]{1,60}\.)?(?:aws_secret_access_key|aws_session_token)[ ][\"']?(?P<value>[^\s\"'$]{16,4000})", _is_loose),
-        ("00d", r"(?P<value>00D[A-Za-z0-9]{12,15}![\w.]{60,160})", bool),
-        ("flyv1 ", r"(?P<value>(?i:flyv1) fm\d[ar]?_[\w+/=,-]{40,4000})", bool),
-        ("log in,login,logging in,sign in,signin,account,user,ssh,access,credential", r"(?i)(?:log[ ]?in|logging in|sign[ ]?in|account|user(?:name)?|ssh|access|credentials?)\b(?:[ :]{1,2}[\w.@-]{1,24}){0,4}?[ :]{1,2}[\"'`]?[\w.@-]{2,48}[\"'`]?[ ](?:/|\||and|with)[ ](?:pw[ ])?[\"'`]?(?![A-Za-z][\w.-]{1,24}=)(?P<value>[^\s\"'`/|]{6,64})", is_stronger_password),
-        ("__", r"__(?:COM|ORG|IO|NET|DEV|CO|AI|APP|CLOUD|DE)(?:__\w{1,30})?[\"']?[=:][ ]?[\"']?(?P<value>[^\s:\"'=]{1,64}:[^\s\"']{6,128})", _is_pair),
-        ("bundle config,http-basic.", r"(?:bundle config|http-basic\.)(?:[ ]--?\w{2,8}|[ ]set)*+[ ]?[\w./:-]{3,80}[ ][\"']?(?P<value>[^\s:\"']{1,64}[: ][\"']?[^\s\"']{6,128})", lambda value: _is_loose(value.partition(" ")[2])),
-        ("random_password", r"random_password\"[^\n]{0,20}(?:[^\"]{0,60}\"){1,24}?result\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\n]{6,128})\"", _is_loose),
-        ("securitykey(,secretkeyspec(", r"(?i)(?:securitykey|secretkeyspec)\((?:[\w.]{1,40}\()?[\"'](?P<value>[^\"'\s]{8,128})[\"']", lambda value: is_strong_password(value) or is_passphrase(value)),
-        ("\"keyname\"", r"(?i)\"keyname\"[^{}]{0,160}?\"value\"\s{0,3}:\s{0,3}\"(?P<value>[^\"\s]{20,128})\"", is_strong_key),
-        ("]:", r"\]:\d{2,5}[ \t]{1,8}[\w.@+-]{2,80}:(?P<value>[^\s\"']{6,128})(?=\s|$)", is_strong_password),
-        ("chap", r"(?i)chap\b[^\n]{0,60}(?:\n[#;][^\n]{0,80}){0,3}\n[^\s#]{1,40}[ \t]{1,8}\S{1,40}[ \t]{1,8}\"?(?P<value>[^\s\"*]{6,64})", is_strong_password),
-        ("ugfzc3dvcmq6", r"UGFzc3dvcmQ6\r?\n(?:[<>\w]{1,6}[: ]{1,2})?(?P<value>[A-Za-z0-9+/]{4,128}={0,2})(?=\s|$)", bool),
-        ("pass insert", r"pass insert[^\n]{0,80}<<-?[ ]?[\"']?\w{2,12}[\"']?\n(?P<value>[^\n]{4,128})\n", _is_loose),
-        ("-u ,--user ", r"(?<=[ ])-{1,2}u(?:ser(?:name)?)?[ =][\w.@+-]{1,60}[ ](?:-{1,2}\w[\w-]{0,16}[ =][\w./:+-]{1,80}[ ]){0,2}-{1,2}p(?:ass(?:word)?)?[ =]?[\"']?(?P<value>[^\s\"'$/-][^\s\"']{5,128})", is_strong_password),
-        ("lpa:", r"(?i)lpa:1\$[\w.-]{4,80}\$(?P<value>[\w-]{4,64})", _is_loose),
-        ("steam guard", r"(?i:steam guard)[^\n:]{0,60}[: ]{1,3}[\"'`*]{0,2}(?P<value>(?=[A-Z]{0,4}\d)[2-9A-HJ-NP-Z]{5})(?![\w-])", bool),
-        ("text=,text\":", r"text[\"']?[=:][ ]?[\"'](?P<value>\d{4,8})[\"'][^\n]{0,60}?\b(?i:pin|otp|passcode|password|verification code|security code|2fa)\b", bool),
-        ("setup code,pairing code,manual code", r"(?i)(?:setup|pairing|manual) code\b[^\n\d]{0,60}(?P<value>\d{4}-\d{3}-\d{4}|\d{3}-\d{2}-\d{3}|\d{11}|\d{8})(?![\w-])", bool),
-        ("2fa,otp,mfa", r"(?i)(?:2fa|otp|mfa)\b[^\n\d]{0,40}\b(?:use|enter|type|put|try|with|is)[ ](?P<value>\d{6})(?![\w.,-]\d|\w)", bool),
-        ("setpin ,set-pin ,--pin ,--pin=", r"(?i)(?:set-?pin|--pin)[ =](?P<value>\d{4,12})(?!\w)", bool),
-        ("&use a code", r"(?i)\w{3,10}(?: (?&you))?(?: (?&the code))?[ ](?P<value>\d{4,8})[ ](?&in order to)[ ](?:[\w']{1,12}[ ]){0,3}(?&log in)\b", bool),
-        ("login,auth,activate,register,connect", r"(?i)(?:login|auth|activate|register|connect|authenticate)(?:[ ]--?[\w-]{1,24}(?=[ =])|[ ][a-z]{2,14}(?=[ ])){0,4}[ =][\"']?(?P<value>[A-Za-z0-9_-]{24,80})(?![\w./:@-])", is_opaque),
-        ("pass,pwd,pw", r"(?i)(?<=[-a-z])(?:pass|password|passwd|passphrase|pass-phrase|pwd|pw)[ =:][\"']?(?P<value>[^\s\"'-][^\s\"']{3,128})", lambda value: is_given(value, loose=True)),
-    )
-)  # fmt: skip
+# The conditions that values of the forms in `forms.txt` must meet.
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "anything": bool, "argument": partial(is_given, loose=True), "derived": _is_derived, "generated": _is_generated,
+    "network key": _is_network_word, "no path": lambda value: is_stronger_password(value) and value.count("/") < 2,
+    "no stand-in": _is_loose, "opaque": is_opaque, "pair": _is_pair, "passphrase": is_passphrase, "random": is_random, "salt": _is_salt,
+    "second word": lambda value: _is_loose(value.partition(" ")[2]), "seed": _is_seed,
+    "short password": partial(is_strong_password, min_chars=6), "strong key": is_strong_key, "strong password": is_strong_password,
+    "strong password or passphrase": lambda value: is_strong_password(value) or is_passphrase(value),
+    "stronger password": is_stronger_password,
+    "stronger password or passphrase": lambda value: is_passphrase(value) or is_stronger_password(value),
+    "text": lambda value: not is_stand_in(value),
+}  # fmt: skip
+_FORMS = forms_of("labelled")
 _HEX_PAIR = regex(r"(?:=|\.[a-z]{2,6}[\"']?[ :=]{1,3})[\"']?(?P<value>[0-9a-f]{8,64}:[0-9a-f]{8,64})(?![\w:])")
 _JWK = regex(r"""(?:d|p|q|dp|dq|qi|k)\\{0,3}["']\s{0,3}:\s{0,3}\\{0,3}["'](?P<value>[\w-]{20,2048})""")
 
 
-_CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
+_CHOICE = AnchorGroups([form.anchors for form in _FORMS])
 
 
 @tried_at(_CHOICE, BLOBS)
 def in_labelled(piece: Text) -> Iterator[Span]:
     text = piece.text
     for number, positions in _CHOICE.positions(piece):
-        _, before, pattern, check = _FORMS[number]
+        form, check = _FORMS[number], _CHECKS[_FORMS[number].check]
         for at in positions:
-            match = pattern.match(text, at)
-            if match and check(match["value"]) and (not before or before.search(text, max(0, at - 64), at)):
+            match = form.pattern.match(text, at)
+            if match and check(match["value"]) and (not form.before or form.before.search(text, max(0, at - 64), at)):
                 yield Span(*match.span("value"), "password")
     for start, end in piece.blobs:
         if text.find(":", start, end) >= 0:

@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - expressions stay lines
 """Finds addresses that are secrets themselves: whoever has the link is logged in, may write there, or uses up a quota."""
 
 import re
@@ -6,15 +5,11 @@ from collections.abc import Iterator
 
 from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import EXAMPLE, UUID_ALONE, is_opaque, is_strong_key
-from clawctl.extensions.secrets.vocabulary import LISTS
+from clawctl.extensions.secrets.vocabulary import LISTS, words_of
 
 # Path segments that precede such a secret. In an ordinary path a word follows, which is not a secret.
 _PURPOSES = LISTS["purposes of links"].split()
-_ANCHORS = Anchors(
-    *(f"/{purpose}/" for purpose in _PURPOSES), "hook", "/services/t", "/bot", "infura.io/", "alchemy.com/v2/", "rpc.ankr.com/", "quiknode.pro/", "quicknode.pro/", "getblock.io/", "blastapi.io/",
-    "chainstack.com/", "moralis-nodes.com/", "hc-ping.com/", "healthchecks.io/", "nosnch.in/", "cronitor.link/", "pagerduty.com/integration/", "opsgenie.com/", "script.google.com/macros/s/",
-    "logic.azure.com", "ntfy.sh/", "betteruptime.com/", "pipedream.net/", "ifttt.com/",
-)  # fmt: skip
+_ANCHORS = Anchors(*(f"/{purpose}/" for purpose in _PURPOSES), *words_of("addresses of links"))
 _LINK = regex(
     rf"(?i)(?:hooks?(?:b2)?(?:\.[\w.-]{{1,60}})?(?::\d{{1,5}})?/(?:[a-z]{{1,16}}/){{0,3}}|/(?:{'|'.join(_PURPOSES)})/(?:[a-z]{{2,12}}/){{0,2}}|/services/(?=T)|/bot(?=\d{{5,14}}:)"
     r"|infura\.io/(?:ws/)?v3/|alchemy\.com/v2/|rpc\.ankr\.com/(?:[a-z_]{2,24}/){1,2}|qui[ck]{1,2}node\.pro/|getblock\.io/(?:[a-z]{2,12}/){0,3}|blastapi\.io/|chainstack\.com/|moralis-nodes\.com/[a-z]{2,16}/"

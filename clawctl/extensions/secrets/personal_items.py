@@ -1,28 +1,14 @@
-# ruff: noqa: E501 - expressions stay lines
 """Finds secrets of personal items: disks, gift cards, games, calendars, routers, smart homes, browser sessions."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
 
-from clawctl.extensions.secrets.text import (
-    BEYOND,
-    BLOBS,
-    AnchorGroups,
-    Anchors,
-    Span,
-    Text,
-    anchors_of,
-    positions_of,
-    regex,
-    tried_at,
-)
+from clawctl.extensions.secrets.forms import forms_of
+from clawctl.extensions.secrets.text import BEYOND, BLOBS, AnchorGroups, Anchors, Span, Text, positions_of, regex, tried_at
 from clawctl.extensions.secrets.values import DIGIT, is_stand_in, is_strong_key, mixed
 from clawctl.extensions.secrets.vocabulary import PLAIN_FOURS
 
 _DISK = regex(r"(?<![\d-])\d{6}(?:-\d{6}){7}(?![\d-])")  # BitLocker
-_TURN = r"(?<![^\W\d_])(?&turn)(?![^\W\d_])"
-_THEN = r"[ ,;/-]{1,3}(?:(?&then) ){0,2}"
-_SERIAL = r"[A-Z0-9]{4,6}(?:-[A-Z0-9]{4,6}){2,5}"
 
 
 def _is_serial(value: str) -> bool:
@@ -42,38 +28,12 @@ def _is_backup(value: str) -> bool:
     return DIGIT.search(value) is not None and len(value) >= 6 and not is_stand_in(value)
 
 
-# For each entry: anchor words, the pattern tried at each anchor, and the check that its value must pass.
-_FORMS: tuple[tuple[Anchors, re.Pattern[str], Callable[[str], bool]], ...] = tuple(
-    (Anchors(*anchors_of(words)), regex(pattern), check)
-    for words, pattern, check in (
-        ("&app passwords", r"[^\n]{0,120}?(?:[:：=]|\b(?&is)|(?&particles)|[ ]-)?[\s\"'`*]{1,4}(?<![A-Za-z])(?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z]|[ -][a-z])", _is_fours),
-        ("app password,app-specific,app-passw", r"[^\n]{0,80}?[\s\"'`*:](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?=[ ]{0,2}(?:[(.,\n\"'`*]|$))", _is_fours),
-        ("&gift cards", rf"[^\n]{{0,60}}(?:\n[^\n]{{0,50}}){{0,3}}?[\s:：\"'`*(](?P<value>{_SERIAL}|[A-Z0-9]{{14,16}})(?![\w-])", lambda value: (_is_serial(value) and mixed(value)) or ("-" in value and _is_serial(value))),
-        ("&product keys", r"[^\n]{0,70}(?:\n[^\n]{0,30})?[\s:：=\"'`*(](?P<value>[A-Z0-9]{5}(?:-[A-Z0-9]{5}){2,5}|[A-Z0-9]{4}(?:-[A-Z0-9]{4}){3,5})(?![\w-])", _is_serial),
-        ("&backup codes", r"[^\n:：=]{0,40}[:：=][ ]{0,3}[\"'`*]{0,2}(?P<value>[A-Za-z0-9]{4,12}(?:[- ]?[0-9][A-Za-z0-9]{3,7}){0,4})(?![\w-])", _is_backup),
-        ("&codes of shared files", r"[^\n]{0,3}(?:[:： ]|(?&particles)){1,4}(?P<value>[A-Za-z0-9]{4,8})(?![A-Za-z0-9])", bool),
-        ("pwd=", r"(?<=[?&])pwd=(?P<value>[A-Za-z0-9]{4,8})(?![A-Za-z0-9])", bool),
-        ("/private-", r"/private-(?P<value>[0-9a-f]{16,64})(?=/)", bool),
-        ("/owa/calendar/", r"/owa/calendar/[\w@.-]{10,120}/(?P<value>[0-9a-f]{16,80})(?=/)", bool),
-        ("/published/2/", r"/published/2/(?P<value>[\w-]{30,200})", bool),
-        ("/ical/,/ics/,ical?,icalfeed,/calendar/", r"[^\s\"']{0,120}?[?&/](?:t|token|s|k|key|auth|u)=?(?P<value>[A-Za-z0-9_-]{16,120})(?=\.ics|[&\s\"']|$)", lambda value: is_strong_key(value)),
-        ("&key content", r"[^\n:：]{0,24}[ \t]{0,30}[:：][ \t]{1,4}(?P<value>[^\n\r]{8,63}?)(?=[ \t]*(?:\r?\n|$))", bool),
-        ("wireless.", r"wireless\.[\w@\[\].-]{1,60}\.(?:key\d?|sae_password|wpa_psk)=(?P<quote>[\"']?)(?P<value>[^\"'\s]{5,63})(?P=quote)", _is_loose),
-        ("option key,option wpakey", r"option[ \t]{1,4}(?:wpa)?key\d?[ \t]{1,4}(?P<quote>[\"'])(?P<value>[^\"'\n]{8,63})(?P=quote)", _is_loose),
-        ("wifi-sec.psk,security.psk,wifi-sec.wep,wifi connect", r"(?:[\w.-]{0,30}psk|wifi connect[^\n]{0,60}?password)[ =][\"']?(?P<value>[^\s\"'<$]{5,63})", _is_loose),
-        ("encryption:", r"encryption:[ ]{0,4}(?:\r?\n[ \t]{1,12})?key:[ ]{1,4}[\"']?(?P<value>[A-Za-z0-9+/]{40,64}={0,2})", bool),
-        ("local_key,localkey", r"(?i)local_?key[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[^\s\"',;]{16,32})", _is_loose),
-        ("noise_psk,bindkey,mesh_key,irk,network_key,zha_key,aes_key,s2_access,s0_legacy,s2_auth,s2_unauth", r"(?i)\w{2,24}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?P<value>[0-9a-fA-F]{32,64}|[A-Za-z0-9+/]{40,64}={0,2})(?![\w+/])", mixed),
-        ("&banking", r"(?i)[\s\S]{0,160}?(?&number of a login)(?:[^\n\d]{0,30})(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("&numbers of logins", r"(?i)[\w'’]{1,12}(?:[ ](?&access))?[^\n\d]{0,12}(?&bank)[^\n\d]{0,30}(?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("&passnumbers", r"(?i)\w{4,20}(?: number)?[^\n\d]{0,40}?[ :=](?P<value>\d(?:[ -]?\d){3,11})(?![\w-])", bool),
-        ("&dials", rf"(?i)[^\n]{{0,60}}?(?P<value>{_TURN}[ :]{{0,2}}(?:(?&up to) )?\d{{1,2}}(?:{_THEN}{_TURN}[ :]{{0,2}}(?:(?&up to) )?\d{{1,2}}(?!\d)){{2,4}}|\d{{1,2}} ?{_TURN}(?:{_THEN}\d{{1,2}} ?{_TURN}){{2,4}}|\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}} ?{_TURN}{_THEN}\d{{1,2}})(?![\w%])", bool),
-        ("&devices", r"(?i)[^\n.]{0,30}?(?&unlock)\w{0,6}(?:[ ](?:code|pin|it|by|(?&is)|(?&with)|the|screen|phone|typing)){0,4}['’]?s?[ :=]{1,3}(?P<value>\d{4,8})(?![\w%.:/-]|[ ]?(?:ms|times|second|attempt|level|user|mal|km|x)\b)", bool),
-        ("&keypads", r"(?i)[\w ]{3,14}?(?&keypad)\b(?:[ ](?&at)[ ][^\n\d.]{1,30}?)?(?:[ ](?:wants|takes|needs|is|expects|(?&the)|(?&with)|:|->|code|then|type|enter))*[ :]{1,3}#?(?P<value>\d{4,8})(?:[*#]|(?=[ ](?&typed behind)|[.,;)]?(?:\s|$)))(?![ ]?(?&buttons))", bool),
-        ("totp,otp_secret,otpsecret,totpsecret,two_factor_secret,2fa_secret", r"(?i)(?:totp|otp)[\w-]{0,12}[\"']?[ ]{0,4}[:=][ ]{0,4}[\"']?(?:steam://)?(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
-        ("steam://", r"steam://(?P<value>[A-Z2-7]{16,64})(?![A-Za-z0-9])", bool),
-    )
-)  # fmt: skip
+# The conditions that values of the forms in `forms.txt` must meet.
+_CHECKS: dict[str, Callable[[str], bool]] = {
+    "anything": bool, "backup code": _is_backup, "gift card": lambda value: _is_serial(value) and ("-" in value or mixed(value)),
+    "groups of four": _is_fours, "mixed": mixed, "no stand-in": _is_loose, "serial": _is_serial, "strong key": is_strong_key,
+}  # fmt: skip
+_FORMS = forms_of("personal items")
 _SESSIONS = regex(
     r"(?i)(?:[\w.-]{0,30}sess(?:ion)?[\w.-]{0,24}|(?:connect\.)?sid|ssid|hsid|apisid|sapisid|nid_aut|nid_ses|[\w.-]{0,20}auth[\w.-]{0,20}|[\w.-]{0,24}token[\w.-]{0,16}|jwt|ct0|xs|fr|datr|li_at|sp_dc|sp_key|sso|kdt|twid|at-main|x-main|sess-at-main|cf_clearance|\.?roblosecurity|__secure-[\w-]{1,24}|__host-[\w-]{1,24}|remember[\w-]{0,40}|wordpress_logged_in[\w-]{0,40}|laravel[\w-]{0,24}|steamloginsecure|steamrefresh_steam|jsessionid|phpsessid|asp\.net_sessionid|estsauth\w{0,12}|rtfa|fedauth|bduss|stoken|passport\w{0,16}|sessdata|bili_jct|z_c0|uid_tt|netflixid|securenetflixid|cookie2|_tb_token_|pt_key|pt_pin|skey|p_skey)"
 )
@@ -90,7 +50,7 @@ _JARS = Anchors("true\t")
 _JAR = regex(r"(?:TRUE|FALSE)\t/[^\t\n]{0,100}\t(?:TRUE|FALSE)\t\d{1,12}\t(?P<name>[^\t\n]{1,60})\t(?P<value>[^\t\n]{8,4096})")
 
 
-_CHOICE = AnchorGroups([anchors for anchors, *_ in _FORMS])
+_CHOICE = AnchorGroups([form.anchors for form in _FORMS])
 
 
 @tried_at(_CHOICE, BLOBS, BEYOND)
@@ -101,9 +61,9 @@ def in_personal_items(piece: Text) -> Iterator[Span]:
             for match in _DISK.finditer(text, start, end):
                 yield Span(*match.span(), "password")
     for number, positions in _CHOICE.positions(piece):
-        _, pattern, check = _FORMS[number]
+        form, check = _FORMS[number], _CHECKS[_FORMS[number].check]
         for at in positions:
-            if (named := pattern.match(text, at)) and check(named["value"]):
+            if (named := form.pattern.match(text, at)) and check(named["value"]):
                 yield Span(*named.span("value"), "password")
 
 

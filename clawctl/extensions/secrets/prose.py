@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from clawctl.extensions.secrets.context import PLAIN, TYPED, likeness
-from clawctl.extensions.secrets.text import BEYOND, DIGITS, HYPHENS, AnchorGroups, Anchors, Span, Text, anchors_of, regex, tried_at
+from clawctl.extensions.secrets.forms import forms_of
+from clawctl.extensions.secrets.text import BEYOND, DIGITS, HYPHENS, AnchorGroups, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import NAMING, TECHNICAL, is_passphrase, is_stand_in
 from clawctl.extensions.secrets.vocabulary import PLAIN_FOURS
 
@@ -170,40 +171,8 @@ def _is_disclosed(piece: Text, start: int, end: int, shape: int) -> bool:
     return _JOIN.search(lead[-24:]) is not None and (firm or _LABEL.search(lead) is not None)
 
 
-# Distinctive forms. Each entry has its anchor words in lower case and the pattern tried at each anchor.
-_FORMS: tuple[tuple[Anchors, re.Pattern[str]], ...] = tuple(
-    (Anchors(*anchors_of(words)), regex(pattern))
-    for words, pattern in (
-        # char pw[] = {'X', 'a', …};
-        ("pin[,pw[,pass[,passwd[,password[,secret[,key[,token[,pwd[,passphrase[,psk[,salt[", r"\w{2,10}\[\w{0,12}\]\s{0,4}=\s{0,4}[{\[]\s{0,8}(?P<value>'(?:\\?[!-~])'(?:\s{0,4},\s{0,8}'(?:\\?[!-~])'){4,80})"),
-        # Magnetic stripe
-        ("track,swipe,magstripe,reader,stripe", r"[^\n]{0,60}?(?P<value>(?:%B\d{12,19}\^[^\n?]{2,60}\?)?;?\d{13,19}=\d{7,30}\??)"),
-        # Key dump
-        ("hexdump,xxd,hex dump,dump of", r"(?i)(?=[^\n]{0,60}(?:key|secret|passphrase|token|seed|keyfile))[^\n]{0,80}\n(?P<value>(?:[0-9a-f]{6,8}:?[ ]{1,2}(?:[0-9a-f]{2,4}[ ]{1,2}){4,16}[^\n]{0,20}(?:\n|$)){1,16})"),
-        # `echo 5469… | xxd -r -p | sudo -S`
-        ("echo ,printf ", r"(?:echo|printf) (?:-n )?[\"']?(?P<value>(?:[0-9a-fA-F]{2}){5,64}|[A-Za-z0-9+/]{8,128}={0,2})[\"']? ?\| ?(?:xxd -r -p|base64 (?:-d|-D|--decode)) ?\| ?(?:sudo (?:-\w )*-S|su\b|sshpass|openssl|gpg|cryptsetup)"),
-        # Static password of a security key, in its own alphabet
-        ("static,yubi,ykman", r"(?i)[^\n]{0,60}?[ :=\"'](?P<value>[cbdefghijklnrtuv]{16,64})(?![A-Za-z0-9])"),
-        ("rwrty0iy", r"(?P<value>RWRTY0Iy[A-Za-z0-9+/]{40,260}={0,2})"),
-        # Setup keys of authenticators and app passwords, in groups of four letters
-        ("&setup keys", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z2-7]{4}(?:[ -][a-z2-7]{4}){3,15})(?![a-z0-9])"),
-        ("&groups of four letters", r"(?i)[^\n\d]{0,60}?[ :\"'](?P<value>[a-z]{4}(?:[ -][a-z]{4}){3})(?![a-z0-9]|[ -][a-z])"),
-        # Line of a diff or a file with a signing or encryption key
-        ("signing=,signing:,signing =,hmac=,pepper=,_jwt=,jwt_sign,encryption=", r"[A-Z_]{1,24}[ ]?[=:][ ]?[\"']?(?P<value>(?=[^\s\"']{0,64}\d)[A-Za-z0-9+/_.~!@#%^&*-]{12,128}={0,2})"),
-        # What a password manager put into the clipboard
-        ("&clipboard", r"(?i)(?=[^\n]{0,120}(?:keepass|bitwarden|1password|lastpass|dashlane|enpass|pass(?:word)?\b|proton ?pass|gopass))[^\n]{0,120}?[ :=\"'](?P<value>(?=[^\s\"']{0,40}\d)(?=[^\s\"']{0,40}[A-Za-z])(?!\d[\d:.,/-]{1,20}[TZ]?)(?![A-Za-z]*\d?[A-Za-z]*[\s\"':=])[!-~]{8,64}?)(?=[\"'\s]|$)"),
-        # Session cookie with a known name
-        ("li_at,sessdata,bduss,.roblosecurity,sp_dc,auth_token,jsessionid,phpsessid", r"(?i)\.?\w{4,14}(?:[ ]?(?:cookie|value|is|value is|cookie is))?[ \t:=\"']{1,4}(?P<value>(?=[^\s\"']{0,60}\d)[A-Za-z0-9_%.|~-]{16,400})(?![\w(])"),
-        # Digits on the back of a card
-        ("&back of a card", r"(?i)[^\n\d]{0,24}?(?:(?&is)|(?&are)|says?|reads?|:)[ :]{1,2}(?P<value>\d{3,4})(?![\d\w%.:/-]\w|[ ](?:pages|lines|words|seats))"),
-        # Code received by message that the reader is asked to type
-        ("&messages", r"(?i)(?=[^\n]{0,120}(?&hurry))[^\n\d]{0,60}?[ :\"'#](?P<value>\d{3}[ -]\d{3}|\d{4,8})(?![\d\w%/:-]|[.,]\d)"),
-        # Number on a sticker as the key of a network
-        ("wifi,wi-fi,wlan", r"(?i)[^\n\d]{0,80}?(?&sticker)[^\n\d]{0,24}?[ :](?P<value>\d{8,24})(?![\d\w])"),
-        ("&four digits", r"(?i)[^\n\d]{0,24}(?<=[, :])(?P<value>\d{4,8})(?=[.,;!)\s]|$)"),
-    )
-)  # fmt: skip
-_CHOICE = AnchorGroups([anchors for anchors, _ in _FORMS])
+_FORMS = forms_of("dumps")
+_CHOICE = AnchorGroups([form.anchors for form in _FORMS])
 _COUNTED = regex(r"(?i)\w+ (?&digits)")
 _PIN_BEFORE = regex(r"(?i)\b(?&pin before)\b")
 
@@ -212,7 +181,7 @@ _PIN_BEFORE = regex(r"(?i)\b(?&pin before)\b")
 def in_dumps(piece: Text) -> Iterator[Span]:
     """Find keys in printed or copied forms: char arrays, dumps, card tracks, groups of four letters, codes sent by message."""
     text = piece.text
-    positions = [(_FORMS[number][1], at) for number, places_ in _CHOICE.positions(piece) for at in places_]
+    positions = [(_FORMS[number].pattern, at) for number, places_ in _CHOICE.positions(piece) for at in places_]
     tried = dict[tuple[int, int], int]()
     for pattern, at in positions:
         block = (id(pattern), at // _BLOCK)

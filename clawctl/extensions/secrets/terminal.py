@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator
 
+from clawctl.extensions.secrets.forms import alternatives_of
 from clawctl.extensions.secrets.names import kind_of_name
 from clawctl.extensions.secrets.text import Anchors, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
@@ -13,30 +14,15 @@ from clawctl.extensions.secrets.values import (
     is_strong_password,
     is_stronger_password,
 )  # fmt: skip
+from clawctl.extensions.secrets.vocabulary import words_of
 
 # Commands whose output is always a secret. Commands in `_ASKS` print a named value, and the name shows whether it is a secret.
-_PRINTS = regex(
-    r"(?:pass|gopass|passage|lpass|rbw|bw|op|secret-tool|keyring|chamber|berglas|akeyless|credhub)[ ](?:[\w-]{1,24}[ ]){0,2}?(?:show|get|read|lookup|print|access)[ ]"
-    r"|(?:vault|bao)[ ](?:(?:read|kv[ ]get|token[ ]create|write)[ ][^\n]{0,120}?-field|print[ ]token)"
-    r"|(?:keepassxc-cli[ ]show|doppler[ ]secrets[ ]get|infisical[ ]secrets[ ]get|conjur[ ]variable[ ])"
-    r"|security[ ]find-(?:generic|internet)-password[ ][^\n]{0,160}?-\w{0,3}w"
-    r"|aws[ ][^\n]{0,80}?(?:get-login-password|get-authorization-token|generate-db-auth-token|get-secret-value[ ][^\n]{0,160}?SecretString|get-parameters?[ ][^\n]{0,160}?--with-decryption)"
-    r"|gcloud[ ][^\n]{0,60}?(?:print-(?:access|identity)-token|secrets[ ]versions[ ]access|generate-login-token)"
-    r"|az[ ](?:account[ ]get-access-token|keyvault[ ]secret[ ]show|acr[ ]credential[ ]show|acr[ ]login[ ][^\n]{0,80}?--expose-token|storage[ ]account[ ]keys)[ ]"
-    r"|(?:gh|fly|flyctl|databricks|supabase|heroku|hcloud|doctl)[ ]auth[ :]token|oc[ ]whoami[ ](?:-t|--show-token)|argocd[ ]admin[ ]initial-password"
-    r"|(?:kubectl|oc|k|k3s[ ]kubectl)[ ](?:[^\n]{0,60}?[ ])?(?:create[ ]token[ ]|get[ ]secrets?[ /][^\n]{0,200}?base64[ ](?:-d|-D|--decode))"
-    r"|pwgen(?=[ \n])|openssl[ ]rand[ ]|wg[ ]gen(?:key|psk)"
-)
+_PRINTS = regex(alternatives_of("commands that print a secret"))
 _ASKS = regex(
     r"(?:printenv|echo|cat|jq|yq|grep|head|tail|more|type|docker[ ](?:compose[ ])?exec|terraform[ ]output|tofu[ ]output|pulumi[ ](?:config|stack)|heroku[ ]config:get|git[ ]config|aws[ ]configure[ ]get"
     r"|npm[ ]config[ ]get|glab[ ]config[ ]get|consul[ ]kv[ ]get|etcdctl[ ]get|redis-cli[ ]get|gcloud[ ]config[ ]get(?:-value)?|defaults[ ]read|dotenv[ ]get|kubectl[ ]exec|ssh|aws|az|nmcli|[\w.-]{2,24}[ ]config[ ]get)[ ](?P<asked>[^\n]{2,240})"
 )
-_VERBS = Anchors(
-    "pass ", "passage ", "bw ", "op ", "secret-tool ", "keyring ", "chamber ", "berglas ", "akeyless ", "credhub ", "vault ", "bao ", "keepassxc-cli ",
-    "doppler ", "infisical ", "conjur ", "security find-", "aws ", "gcloud ", "az ", "gh auth ", "fly auth ", "flyctl auth ", "databricks auth ", "supabase auth ", "hcloud auth ", "doctl auth ", "oc ", "argocd ", "kubectl ", "pwgen", "openssl rand ", "wg gen",
-    "printenv ", "echo ", "cat ", "jq ", "yq ", "grep ", "head ", "tail ", "terraform output ", "tofu output ", "pulumi ", "heroku ", "git config ", "npm config ", "glab ", "consul kv ",
-    "etcdctl ", "redis-cli get ", "defaults read ", "dotenv get ", "docker ", "nmcli ", "config get ",
-)  # fmt: skip
+_VERBS = Anchors(*words_of("commands with output"))
 # What may precede a command: nothing, a prompt, or other commands on the same line.
 _BEFORE = regex(
     r"(?:^|[|;&(`])[ \t]{0,8}(?:(?:\([\w.-]{1,24}\)[ ])?(?:PS )?[^\s$#%>❯➜]{0,48}[ ]{0,2}[$#%>❯➜][ ]{1,2}(?:~[ ])?)?(?:(?:sudo|command|exec|time)[ ]|[A-Z_]{1,32}=[^\s]{0,80}[ ]){0,2}$"

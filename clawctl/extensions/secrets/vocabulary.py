@@ -6,15 +6,21 @@ from clawctl.extensions.secrets.tables import table
 
 LISTS = table("vocabulary.txt")
 
-# The last word of a name determines the kind of its value. `·` stands for a space within an entry.
+
+def words_of(heading: str) -> list[str]:
+    """The words of a list. `·` stands for a space in them."""
+    return [word.replace("·", " ") for word in LISTS[heading].split()]
+
+
+# The last word of a name determines the kind of its value.
 _PASSWORD_WORDS = LISTS["password"].split()
 KEY_WORDS = LISTS["key"].split()
 ENGLISH = frozenset(LISTS["english"].split())
-LONGEST_FIRST = sorted({word.replace("·", " ") for word in _PASSWORD_WORDS}, key=len, reverse=True)
+LONGEST_FIRST = sorted(set(words_of("password")), key=len, reverse=True)
 KEYS_LONGEST_FIRST = sorted(KEY_WORDS, key=len, reverse=True)
 
 # Strings searched for in lower-case text. For an ASCII word its start is enough.
-ANCHORS = tuple(word.replace("·", " ") for word in LISTS["anchors"].split())
+ANCHORS = tuple(words_of("anchors"))
 ANCHORS_BEYOND = tuple(
     dict.fromkeys(
         re.sub(r"(?<=.{4}).*", "", word.replace("·", " ")) for word in (*_PASSWORD_WORDS, *KEY_WORDS) if not word.isascii()

@@ -1,4 +1,4 @@
-"""Words of other languages are data (`phrases.txt`, `lexicon.txt`, `vocabulary.txt`, `questions.txt`), which expressions use."""
+"""Forms and words of other languages are data (`forms.txt`, `phrases.txt`, `lexicon.txt`, `vocabulary.txt`, `questions.txt`)."""
 
 import ast
 import re
@@ -14,9 +14,10 @@ from clawctl.privacy.redaction import Redactor  # noqa: E402
 
 FOLDER = Path(secrets.__file__).parent
 PHRASES = (FOLDER / "phrases.txt").read_text("utf-8")
+FORMS = (FOLDER / "forms.txt").read_text("utf-8").partition("[")[2]
 CODE = "\n".join(file.read_text("utf-8") for file in FOLDER.glob("*.py"))
-# An entry of an expression, of a list of anchors, and of a list separated by commas
-USED = re.compile(r"\(\?&([a-z ]+)\)|phrases\(\"([a-z ]+)\"\)|[\",]&([a-z ]+)\"")
+# An entry of an expression, of a list of anchors, and of the anchors of a form
+USED = re.compile(r"\(\?&([a-z ]+)\)|phrases\(\"([a-z ]+)\"\)|(?m:[:,] ?&([a-z ]+)$)")
 
 
 def strings_of(file: Path) -> list[str]:
@@ -40,7 +41,7 @@ def test_no_string_of_the_code_has_a_letter_outside_ascii_except_ranges_of_scrip
 def test_each_list_of_phrases_is_used_and_each_that_is_used_exists() -> None:
     lists = re.findall(r"(?m)^\[([A-Za-z ]+)\]$", PHRASES)
     assert len(set(lists)) == len(lists)
-    assert {name for names in USED.findall(CODE + PHRASES.partition("[")[2]) for name in names if name} == set(lists)
+    assert {name for names in USED.findall(CODE + FORMS + PHRASES.partition("[")[2]) for name in names if name} == set(lists)
 
 
 def test_a_reference_stands_for_the_entries_of_its_list_also_within_a_list() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from rich.table import Table
 
 from clawctl.inspect.rows import read_json, read_lines, read_rows
@@ -14,20 +15,7 @@ from clawctl.printing import answers, counted, one_line, print_json
 from clawctl.privacy.selection import captured_rows
 from clawctl.run.directory import FOLDERS, RunDir, published
 
-# A description of each folder's content, including its user data.
-_HOLDS = {
-    "captures": "every request and answer: text, token ids, metadata from the client",
-    "feedback": "ratings from people, with their comments",
-    "images": "images of captured messages, as they were sent: redaction does not read pixels",
-    "trajectories": "turns: text, next states, token ids",
-    "verdicts": "the judge's verdict on each turn; hints may quote people",
-    "policies": "trained weights, and the ids of the turns they learned from",
-    "train": "checkpoints, and the turn ids of each step",
-    "eval": "answers to invented problems, no user data",
-    "quarantine": "files that could not be read; they may contain any of the other data",
-    "locks": "locks: which worker processes which file",
-    "logs": "counts and problems, no text of conversations",
-}
+_HOLDS: dict[str, str] = yaml.safe_load((Path(__file__).parent / "folders.yaml").read_text("utf-8"))
 
 
 def show_data(run: RunDir, as_json: bool) -> None:

@@ -86,9 +86,8 @@ def _page(
         _text("p", time.strftime("%Y-%m-%d %H:%M"), "small"),
     ]
     title = f"clawctl: {run.root.name}"
-    head = (
-        f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{_text("title", title)}<style>{_STYLE}</style>'
-    )
+    style = Path(__file__).with_name("report.css").read_text("utf-8")
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width">{_text("title", title)}<style>{style}</style>'
     body = "\n".join([_text("h1", title), *parts])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
 
@@ -173,14 +172,3 @@ def _text(tag: str, text: str, kind: str | None = None) -> str:
 
 def _escape(text: str) -> str:
     return html.escape(plain(text, _LONGEST))
-
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-img { max-width: 100%; } pre { background: #f4f4f4; padding: .7rem 1rem; overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; vertical-align: top; padding: .35rem .7rem .35rem 0; border-bottom: 1px solid #e4e4e4; }
-.words td { width: 33%; white-space: pre-wrap; overflow-wrap: anywhere; }
-.small { color: #6b6b6b; font-size: .85em; } .problem { color: #b00020; }
-"""

@@ -5,8 +5,10 @@ Clients write base URLs with `/v1`, without it, with it twice, or with a trailin
 
 import re
 import time
+from pathlib import Path
 from typing import Any
 
+import yaml
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,23 +22,7 @@ _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")
 _API = re.compile(r"^/(chat/completions|completions|responses|messages|models|feedback|outcome|notes|score)(/|$)")
 _SAME = {"/healthz": "/health", "/livez": "/health/live", "/ping": "/health/live", "/readyz": "/health/ready"}
 _SPOKEN = "POST /v1/chat/completions, /v1/responses, /v1/messages, /v1/completions, and GET /v1/models; docs: /openapi.json"
-_ABSENT = (  # start of the path, and the explanation
-    ("/v1/embeddings", "this server does not support embeddings"),
-    ("/v1/audio", "this server does not process audio"),
-    ("/v1/images", "this server does not generate images"),
-    ("/v1/moderations", "this server does not support moderation"),
-    ("/v1/files", "this server stores no files: put their text into a message"),
-    ("/v1/batches", "this server does not support batches: send the requests in parallel"),
-    ("/v1/messages/batches", "this server does not support batches: send the requests in parallel"),
-    ("/v1/conversations", "this server stores no conversations: send the whole input, or previous_response_id"),
-    ("/v1/assistants", "this server does not support assistants and threads"),
-    ("/v1/threads", "this server does not support assistants and threads"),
-    ("/v1/fine_tuning", "this server learns from use and has no fine-tuning jobs"),
-    ("/v1/realtime", "this server does not support realtime sessions"),
-    ("/v1/complete", "Anthropic's text completions are not supported: use /v1/messages"),
-    ("/v1/responses/", "a response supports GET and DELETE only; none runs in the background"),
-    ("/api/", "Ollama's API is not supported: set your client to an OpenAI-compatible API, with a base URL that ends in /v1"),
-)
+_ABSENT: dict[str, str] = yaml.safe_load((Path(__file__).parent / "absent.yaml").read_text("utf-8"))
 _SANE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _ANTHROPIC = ("/v1/messages", "/v1/complete")
 
@@ -63,7 +49,7 @@ def envelope_of(request: Request) -> Envelope:
 def not_found(path: str) -> Refusal:
     """The refusal for a missing route. Its status is 404, not 501, because clients retry after a 5xx."""
     here = f"{normalised_path(path)}/"
-    why = next((f": {reason}" for begin, reason in _ABSENT if here.startswith(f"{begin.rstrip('/')}/")), "")
+    why = next((f": {reason}" for begin, reason in _ABSENT.items() if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")
 
 

@@ -3,7 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
+
+import yaml
 
 from clawctl.config.serve import Ignorable, SamplingConfig, SamplingRule
 from clawctl.engines.requests import GenerationRequest
@@ -18,29 +21,9 @@ class EngineField:
     neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
 
 
-_STRUCTURED: Final = EngineField("structured output", ({},))
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
-    "presence_penalty": EngineField("presence_penalty", (0,)),
-    "frequency_penalty": EngineField("frequency_penalty", (0,)),
-    "repetition_penalty": EngineField("repetition_penalty", (1,)),
-    "logit_bias": EngineField("logit_bias", ({},)),
-    "min_p": EngineField("min_p", (0,)),
-    "min_tokens": EngineField("min_tokens", (0,)),
-    "bad_words": EngineField("bad_words", ([],)),
-    "allowed_token_ids": EngineField("allowed_token_ids"),
-    "ignore_eos": EngineField("ignore_eos", (False,)),
-    "response_format": EngineField("structured output", ({"type": "text"},)),
-    "structured_outputs": _STRUCTURED,
-    "guided_json": _STRUCTURED,
-    "guided_regex": _STRUCTURED,
-    "guided_choice": _STRUCTURED,
-    "guided_grammar": _STRUCTURED,
-    "seed": EngineField(),
-    "parallel_tool_calls": EngineField(),
-    "reasoning_effort": EngineField(),
-    "chat_template_kwargs": EngineField(),
-    "stop_token_ids": EngineField(neutral=([],)),
-    "cache_salt": EngineField(),
+    name: EngineField(row.get("reason"), tuple(row.get("neutral", ())))
+    for name, row in yaml.safe_load((Path(__file__).parent / "engine_fields.yaml").read_text("utf-8")).items()
 }
 
 

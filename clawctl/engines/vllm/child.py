@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 from clawctl.backoff import backoff_s
 from clawctl.config import Recipe
@@ -209,22 +210,7 @@ def _sees_images(model: Path) -> bool | None:
     return "vision_config" in config
 
 
-_CAUSES = (
-    (r"^it was ended by SIG\w+", "find out what killed it; if memory ran out, the kernel did: see dmesg", 1),
-    (r"unrecognized arguments|error: argument|invalid choice", "correct serve.engine_args", 2),
-    (
-        r"[Oo]ut of memory|OutOfMemory|Cannot allocate memory|No available memory|KV cache (is )?needed|larger than the available|"
-        r"Not enough memory|less than desired",
-        "reduce its memory: --max-model-len, --gpu-memory-utilization in serve.engine_args (on a CPU the variable "
-        "VLLM_CPU_KVCACHE_SPACE)",
-        1,
-    ),
-    (
-        r"not a valid model identifier|no config\.json|does not appear to have|are not supported for now|safetensors",
-        "choose another model",
-        2,
-    ),
-)
+_CAUSES = yaml.safe_load((Path(__file__).parent / "causes.yaml").read_text("utf-8"))
 
 
 def read_cause(log: Path, start: int) -> ClawError:
@@ -232,10 +218,10 @@ def read_cause(log: Path, start: int) -> ClawError:
     with log.open("rb") as file:
         file.seek(max(start, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
         lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
-    for pattern, cure, code in _CAUSES:
-        matched = next((line for line in lines if re.search(pattern, line)), None)
+    for cause in _CAUSES:
+        matched = next((line for line in lines if re.search(cause["line"], line)), None)
         if matched is not None:
-            return ClawError(f"vLLM cannot continue: {_plain(matched)}", f"{cure}; {log} has the details", code)
+            return ClawError(f"vLLM cannot continue: {_plain(matched)}", f"{cause['cure']}; {log} has the details", cause["code"])
     last = next(
         (line for line in reversed(lines) if re.search(r"Error\b|Exception\b", line)), lines[-1] if lines else "it printed nothing"
     )

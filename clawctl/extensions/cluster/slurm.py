@@ -4,6 +4,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from clawctl.errors import ClawError
 from clawctl.extensions.cluster.jobs import Jobs
@@ -20,20 +21,7 @@ _PHASES: dict[str, Phase] = {  # all others have failed
 # srun starts the stage on each node, in the background, so that the shell receives the signal before the time limit. Exit code 0
 # means that the stage is finished, 2 that it refuses its recipe. After any other code the job is requeued, unless it is being
 # cancelled.
-_SCRIPT = """\
-#!/bin/bash
-{directives}
-
-{environment}
-trap 'scontrol requeue "$SLURM_JOB_ID"' USR1
-srun --cpus-per-task={cpus} --kill-on-bad-exit=1 bash -c {command} &
-wait $!
-code=$?
-while [ $code -gt 128 ] && kill -0 $! 2>/dev/null; do wait $!; code=$?; done
-case $code in 0|2) exit $code ;; esac
-[ "$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %T)" != RUNNING ] || scontrol requeue "$SLURM_JOB_ID"
-exit $code
-"""
+_SCRIPT = (Path(__file__).parent / "slurm_job.sh").read_text("utf-8")
 _NODES = """\
 export NNODES=$SLURM_NNODES MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

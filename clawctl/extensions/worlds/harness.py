@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
 from pydantic.dataclasses import dataclass as options
 
 from clawctl.environments import EpisodeFailed, Task
@@ -29,21 +30,8 @@ _MEBIBYTE = 1 << 20
 _LOG = 3000  # the number of characters kept from the end of a harness's output
 # Agents need more than the commands of the built-in agent: node reserves gigabytes, and agents keep caches in their home folder.
 _MIN_LIMITS = Limits(memory=2048 * _MEBIBYTE, disk=512 * _MEBIBYTE, processes=512, open_files=8192)
-# Known agents and their command lines. `MODEL`, `INSTRUCTION` and the addresses are environment variables in the sandbox.
-KNOWN = {
-    "claude-code": (
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1 DISABLE_AUTOUPDATER=1 IS_SANDBOX=1 "
-        'claude -p "$INSTRUCTION" --model "$MODEL" --dangerously-skip-permissions'
-    ),
-    "codex": (
-        "codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c model_provider=episode -c "
-        '\'model_providers.episode={name="episode",base_url="\'"$OPENAI_BASE_URL"\'",wire_api="responses",'
-        'env_key="OPENAI_API_KEY"}\' -m "$MODEL" "$INSTRUCTION"'
-    ),
-    "mini-swe-agent": (
-        "MSWEA_CONFIGURED=true MSWEA_COST_TRACKING=ignore_errors LITELLM_LOCAL_MODEL_COST_MAP=True "
-        'mini -m "openai/$MODEL" -y --exit-immediately -t "$INSTRUCTION"'
-    ),
+KNOWN: dict[str, str] = {
+    **yaml.safe_load((Path(__file__).parent / "harnesses.yaml").read_text("utf-8")),
     "terminus-2": f"python -P {_TERMINUS}",
 }
 

@@ -24,14 +24,7 @@ _STEP_S = 120.0  # the time limit of one action; after that, the page counts as 
 _LINES = 60  # the number of lines that the agent sees at a time
 _SLOWLY = 200  # up to this many characters are typed key by key; longer texts are inserted at once
 _LIST_ELEMENTS = (Path(__file__).parent / "list_elements.js").read_text(encoding="utf-8")
-_LISTENERS = """(() => {
-  const listens = new WeakSet(), add = EventTarget.prototype.addEventListener;
-  Object.defineProperty(window, "__clawctl_listens", { value: listens });
-  EventTarget.prototype.addEventListener = function (kind, ...rest) {
-    if (["click", "mousedown", "mouseup", "pointerdown"].includes(kind) && this instanceof Element) listens.add(this);
-    return add.call(this, kind, ...rest);
-  };
-})()"""
+_LISTENERS = (Path(__file__).parent / "listeners.js").read_text(encoding="utf-8")
 _REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
 _ELEMENT = "(number) => window.__clawctl_elements[number - 1]"
 _ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"

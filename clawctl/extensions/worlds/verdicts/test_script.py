@@ -28,37 +28,17 @@ _ENDINGS = {
     "node": (".js", ".cjs", ".mjs", ".ts", ".node"), "perl": (".pl", ".pm", ".ph"), "ruby": (".rb",), "php": (".php", ".inc"),
     "lua": (".lua",), "Rscript": (".R", ".r", ".Rmd"),
 }  # fmt: skip
-_INSTALL = """#!/bin/bash
-case " $* " in *" install "*) ;; *) exit 0;; esac
-missing=0
-for name in "$@"; do
-  case "$name" in -*|install) continue;; esac
-  [ -e "/usr/share/doc/$name" ] || command -v "$name" >/dev/null && continue
-  echo "E: no network, and $name is not on this machine" >&2
-  missing=100
-done
-exit $missing
-"""
 
 
 def programs(kind: SandboxKind, option: str = "") -> dict[str, bytes]:
     """Programs that come first on the path of a test script, by path. `option`: one of `run_tests.py`."""
     python = kind.python()
     tests = f'exec {python} {" ".join(kind.test_options())} {TOOLS}/run_tests.py {option} "$@"\n'
-    runner = """#!/bin/bash
-while [ $# -gt 0 ]; do
-  case "$1" in
-    init|add|sync|lock|pip|venv|python|self|cache) exit 0;;
-    run|--quiet|-q|tool) shift;; --with|-p|--python|--from|-w) shift 2;; -*) shift;; *) break;;
-  esac
-done
-[ $# -gt 0 ] || exit 0
-exec "$@"
-"""
+    runner, install = inside("uv.sh").decode(), inside("install.sh").decode()
     nothing_to_do = "#!/bin/bash\nexit 0\n"
     texts = {
-        "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "apt-get": _INSTALL,
-        "apt": _INSTALL, "curl": nothing_to_do, "pip": nothing_to_do, "pip3": nothing_to_do,
+        "pytest": f"#!/bin/bash\n{tests}", "py.test": f"#!/bin/bash\n{tests}", "uvx": runner, "uv": runner, "apt-get": install,
+        "apt": install, "curl": nothing_to_do, "pip": nothing_to_do, "pip3": nothing_to_do,
     }  # fmt: skip
     texts = {name: text.replace("#!/bin/bash", "#!/bin/bash -p") for name, text in texts.items()}  # without BASH_ENV
     return {f"{TOOLS}/bin/{name}": text.encode() for name, text in texts.items()} | {

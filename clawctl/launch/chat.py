@@ -6,12 +6,10 @@ from contextlib import suppress
 from typing import Any
 from uuid import uuid4
 
-import orjson
-
-from clawctl.chat_stream import ChatStream
+from clawctl.chat_stream import ChatStream, call, stream_answer
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.http_client import Client, RequestFailed
+from clawctl.http_client import RequestFailed
 from clawctl.printing import busy, plain
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import own_endpoint
@@ -88,39 +86,19 @@ class Conversation:
     def _ask(self, text: str) -> None:
         messages = [*self._messages, {"role": "user", "content": text}]
         receiver = _Printer(self.endpoint.model)
-        body = orjson.dumps({"model": self.endpoint.model, "messages": messages, "stream": True})
         try:
-            asyncio.run(self._streamed(body, receiver))
+            asyncio.run(stream_answer(self.endpoint, self._headers, messages, receiver))
         finally:
             receiver.close()
+        if receiver.problem is not None:
+            raise ClawError(plain(receiver.problem), "ask again")
         print()
         self._messages = [*messages, {"role": "assistant", "content": receiver.text}]
         self._completion = receiver.completion
 
-    async def _streamed(self, body: bytes, receiver: "_Printer") -> None:
-        async with Client(self.endpoint.url, self.endpoint.api_key, self._headers) as client:
-            stream = await client.stream("/chat/completions", body, receiver)
-            if stream.status != 200:
-                raise _refusal(stream.status, await stream.read())
-            await receiver.is_over.wait()
-            stream.release()
-        if receiver.problem is not None:
-            raise ClawError(plain(receiver.problem), "ask again")
-
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
-        """One request to the server. Raises ClawError for a refusal, RequestFailed without an answer."""
-
-        async def once() -> None:
-            async with Client(self.endpoint.url, self.endpoint.api_key) as client:
-                response = await client.request(path, b"" if body is None else orjson.dumps(body), 60.0, method)
-            if response.status >= 300:
-                raise _refusal(response.status, response.body)
-
-        try:
-            asyncio.run(once())
-        except RequestFailed as error:
-            cure = f"start it: clawctl start --run {self._run.root}"
-            raise ClawError(f"the server at {self.endpoint.url} does not answer ({error})", cure) from error
+        """One request to the server. Raises ClawError."""
+        asyncio.run(call(self.endpoint, method, path, body))
 
 
 class _Printer(ChatStream):
@@ -140,11 +118,3 @@ class _Printer(ChatStream):
         if self._is_waiting:
             self._is_waiting = False
             self._waiting.__exit__(None, None, None)
-
-
-def _refusal(status: int, body: bytes) -> ClawError:
-    try:
-        message = str(orjson.loads(body)["error"]["message"])
-    except (orjson.JSONDecodeError, LookupError, TypeError):
-        message = f"the server answers {status}"
-    return ClawError(plain(message), "see docs/clients.md")

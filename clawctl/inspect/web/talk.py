@@ -9,7 +9,6 @@ import random
 import secrets
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from clawctl.chat_stream import ChatStream
+from clawctl.chat_stream import ChatStream, call, stream_answer
 from clawctl.config import load_recipe
 from clawctl.errors import ClawError
-from clawctl.http_client import Client, RequestFailed
+from clawctl.http_client import RequestFailed
 from clawctl.inspect.web.buttons import Buttons
 from clawctl.inspect.web.frame import number_in
 from clawctl.inspect.web.text import marked
@@ -187,7 +186,7 @@ class TalkPage(Buttons):
         path, body = ("/notes", {"text": comment}) if given == "note" else ("/feedback", rating)
         try:
             if answer.counts or given == "note":
-                await _post(self._endpoint(), path, body)
+                await call(self._endpoint(), "POST", path, body)
         except ClawError as error:
             return self._problem(error, f"/talk?id={talk.id}")
         answer.rating = answer.rating if given == "note" else given
@@ -207,14 +206,8 @@ class TalkPage(Buttons):
 async def _ask(side: TalkSide, answer: TalkAnswer, endpoint: Endpoint) -> None:
     """Stream one side's answer. A failure is shown as the answer's problem, and the message can be sent again."""
     headers = {"X-Session-Id": side.session, "X-Turn-Type": "main"}
-    body = orjson.dumps({"model": endpoint.model, "messages": side.messages, "stream": True})
     try:
-        async with Client(endpoint.url, endpoint.api_key, headers) as client:
-            stream = await client.stream("/chat/completions", body, answer)
-            if stream.status != 200:
-                raise _refusal(stream.status, await stream.read())
-            await answer.is_over.wait()
-            stream.release()
+        await stream_answer(endpoint, headers, side.messages, answer)
     except (ClawError, RequestFailed) as error:
         answer.problem = str(getattr(error, "problem", error))
     finally:
@@ -224,23 +217,3 @@ async def _ask(side: TalkSide, answer: TalkAnswer, endpoint: Endpoint) -> None:
             side.messages.pop()
         answer.done = True
         answer.pieces.put_nowait({"id": answer.element, "more": ""})
-
-
-async def _post(endpoint: Endpoint, path: str, body: dict[str, Any]) -> None:
-    """Raises ClawError for a refusal, and if the server does not answer."""
-    try:
-        async with Client(endpoint.url, endpoint.api_key) as client:
-            response = await client.request(path, orjson.dumps(body), 60.0)
-    except RequestFailed as error:
-        raise ClawError(
-            f"the server at {endpoint.url} does not answer: {error}", "start it: clawctl start, or clawctl up"
-        ) from error
-    if response.status >= 300:
-        raise _refusal(response.status, response.body)
-
-
-def _refusal(status: int, body: bytes) -> ClawError:
-    message = f"the server answers {status}"
-    with suppress(orjson.JSONDecodeError, LookupError, TypeError):
-        message = str(orjson.loads(body)["error"]["message"])
-    return ClawError(message, "see docs/clients.md")

@@ -64,7 +64,7 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
-    "config", "errors", "memory", "plugins", "registry", "printing", "process", "http_client", "run", "environments",
+    "at_once", "config", "errors", "memory", "plugins", "registry", "printing", "process", "http_client", "run", "environments",
     "launch.status", "cli.judge", "cli.opening", "cli.options",
     "intervals", "eval.suites", "judge.panel", "judge.protocol", "judge.votes", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",

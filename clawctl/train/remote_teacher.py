@@ -6,9 +6,11 @@ loses its hint, and the reason is recorded. Missing numbers are never replaced.
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
 import orjson
 
+from clawctl.at_once import at_once
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, fetch, proxy_for
@@ -36,14 +38,8 @@ class RemoteTeacher:
         return asyncio.run(self._answers(batch))
 
     async def _answers(self, batch: Batch) -> list[tuple[float, ...] | str | None]:
-        slots = asyncio.Semaphore(CALLS)
         async with Client(self._url, self._key, proxy=proxy_for(self._url)) as client:
-
-            async def answer(sample: Sample) -> tuple[float, ...] | str | None:
-                async with slots:
-                    return await self._answer(client, sample)
-
-            return await asyncio.gather(*map(answer, batch.samples))
+            return await at_once(CALLS, partial(self._answer, client), batch.samples)
 
     async def _answer(self, client: Client, sample: Sample) -> tuple[float, ...] | str | None:
         if sample.teacher_prompt_ids is None:

@@ -5,12 +5,12 @@ answer. Guards detect answers that please only a judge: refusals, excessive leng
 that calls a tool has no preference, because the suite never runs users' tools; its calls are checked instead.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from clawctl.at_once import at_once
 from clawctl.environments.asking import Refused, count_call
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
@@ -44,14 +44,12 @@ class Own:
             return Measured({})
         turns = whole_turns(run, chosen)
         async with _judge(settings) as judge, client_of(endpoint) as client:
-            slots = asyncio.Semaphore(settings.concurrency)
 
             async def answer_to(turn: Turn) -> tuple[Turn, Answered, float | None] | None:
-                async with slots:
-                    answered = await _answer(client, endpoint, settings, turn, turn.turn_id)
-                    return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
+                answered = await _answer(client, endpoint, settings, turn, turn.turn_id)
+                return None if answered is None else (turn, answered, await _verdict(judge, turn, answered))
 
-            answers = [answer for answer in await _gather([answer_to(turn) for turn in turns]) if answer is not None]
+            answers = [answer for answer in await at_once(settings.concurrency, answer_to, turns) if answer is not None]
         values: dict[str, dict[str, float]] = {}
         for turn, answered, verdict in answers:
             accepted = {} if verdict is None else {"accepted": (verdict + 1) / 2}
@@ -74,18 +72,17 @@ class Own:
             return []
         turns = {turn.turn_id: turn for turn in whole_turns(run, chosen)}
         async with _judge(settings) as judge, client_of(candidate) as client:
-            slots = asyncio.Semaphore(max(1, settings.concurrency // 2))
 
             async def comparisons_of(task: HeldOut) -> list[Comparison]:
                 turn = turns[task.turn_id]
-                async with slots:
-                    new = await _answer(client, candidate, settings, turn, task.task_id)
-                    old = None if new is None else await _answer(client, reference, settings, turn, task.task_id)
-                    if new is None or old is None:
-                        return []
-                    return await _compared(judge, turn, task.task_id, new, old, settings.max_tokens)
+                new = await _answer(client, candidate, settings, turn, task.task_id)
+                old = None if new is None else await _answer(client, reference, settings, turn, task.task_id)
+                if new is None or old is None:
+                    return []
+                return await _compared(judge, turn, task.task_id, new, old, settings.max_tokens)
 
-            compared = await _gather([comparisons_of(task) for task in chosen if task.turn_id in turns])
+            tasks = [task for task in chosen if task.turn_id in turns]
+            compared = await at_once(max(1, settings.concurrency // 2), comparisons_of, tasks)
         comparisons = [comparison for some in compared for comparison in some]
         judged = [comparison for comparison in comparisons if comparison.metric == "preferred"]
         invalid = sum(comparison.detail["invalid"] for comparison in judged)
@@ -123,15 +120,6 @@ async def _judge(settings: SuiteSettings) -> AsyncIterator[AnswerJudge]:
         for call in range(calls):
             count_call({"total_tokens": tokens if call == 0 else 0})
         await judge.close()
-
-
-async def _gather(works: Sequence[Any]) -> list[Any]:
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except ExceptionGroup as failed:  # the first failure cancelled the others
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _answer(client: Client, endpoint: Endpoint, settings: SuiteSettings, turn: Turn, task_id: str) -> Answered | None:

@@ -3,11 +3,11 @@
 Nothing is sampled and no judge is asked. The exact ids of the captured answer are scored after the exact ids of its prompt.
 """
 
-import asyncio
 import logging
 import math
 from collections.abc import Sequence
 
+from clawctl.at_once import at_once
 from clawctl.environments.asking import Refused
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import Measured, SuiteSettings
@@ -71,14 +71,13 @@ async def _scored(
 
     Raises Refused.
     """
-    slots, refusals = asyncio.Semaphore(settings.concurrency), list[Refused]()
+    refusals, praised = list[Refused](), {turn.turn_id: (turn.value or 0) > 0 for turn in chosen}
 
-    async def values_of(turn: Turn, good: bool) -> tuple[Turn, bool, list[float]] | None:
-        values = []
+    async def values_of(turn: Turn) -> tuple[Turn, bool, list[float]] | None:
+        good, values = praised[turn.turn_id], list[float]()
         for endpoint in endpoints:
             try:
-                async with slots:
-                    logprobs = await score(client, endpoint, turn.prompt_ids or (), turn.completion_ids or ())
+                logprobs = await score(client, endpoint, turn.prompt_ids or (), turn.completion_ids or ())
             except Refused as refused:
                 if refused.status not in _CANNOT:
                     raise
@@ -88,12 +87,7 @@ async def _scored(
             values.append(round(min(1.0, likely if good else 1 - likely), _DIGITS))
         return turn, good, values
 
-    good = {turn.turn_id: (turn.value or 0) > 0 for turn in chosen}
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(values_of(turn, good[turn.turn_id])) for turn in whole_turns(run_of(settings), chosen)]
-    except ExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    results = await at_once(settings.concurrency, values_of, whole_turns(run_of(settings), chosen))
     if refusals:
-        log.warning("suite replay: %d of %d answers cannot be scored: %s", len(refusals), len(tasks), refusals[0])
-    return [result for task in tasks if (result := task.result()) is not None]
+        log.warning("suite replay: %d of %d answers cannot be scored: %s", len(refusals), len(results), refusals[0])
+    return [result for result in results if result is not None]

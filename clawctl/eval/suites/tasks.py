@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from clawctl.at_once import at_once
 from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused
 from clawctl.environments.episode import play_task
@@ -39,18 +40,11 @@ async def measure_tasks(
     if not tasks and not excluded:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
         raise ClawError("the environment has no held-out tasks", cure)
-    slots = asyncio.Semaphore(settings.concurrency)
 
     async def play(task: Task) -> Played:
-        async with slots:
-            return task, await _play(environment, task, endpoint, settings)
+        return task, await _play(environment, task, endpoint, settings)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            playing = [group.create_task(play(task)) for task in tasks]
-    except ExceptionGroup as failed:  # the first failure cancelled the others
-        raise failed.exceptions[0] from None
-    return summarise([task.result() for task in playing])
+    return summarise(await at_once(settings.concurrency, play, tasks))
 
 
 async def _play(environment: Environment, task: Task, endpoint: Endpoint, settings: SuiteSettings) -> Outcome:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from clawctl.at_once import at_once
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.sandbox import SandboxFailed
@@ -34,16 +35,10 @@ def check_each(
 ) -> list[CheckedTask]:
     """Check each task. `solve` grades a task after commands ("": none) or after its solution (None)."""
 
-    async def check_all() -> list[CheckedTask]:
-        room = asyncio.Semaphore(_AT_ONCE)
+    async def check(task: Spec) -> CheckedTask:
+        return await _check(task, name(task), has_solution(task), solve)
 
-        async def check(task: Spec) -> CheckedTask:
-            async with room:
-                return await _check(task, name(task), has_solution(task), solve)
-
-        return list(await asyncio.gather(*map(check, tasks)))
-
-    return asyncio.run(check_all())
+    return asyncio.run(at_once(_AT_ONCE, check, tasks))
 
 
 async def _check(task: Spec, name: str, has_solution: bool, solve: Callable[[Spec, str | None], Awaitable[Graded]]) -> CheckedTask:

@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from clawctl.at_once import at_once
 from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
@@ -43,22 +44,15 @@ class Ability:
 
     async def __call__(self, endpoint: Endpoint, settings: SuiteSettings) -> Measured:
         tasks = ability_tasks(settings)
-        slots = asyncio.Semaphore(settings.concurrency)
         async with client_of(endpoint) as client:
             if any(task["category"] == "code" for task in tasks) and not await _has_sandbox():
                 tasks = [task for task in tasks if task["category"] != "code"]
 
             async def answer(task: AbilityTask) -> tuple[AbilityTask, ChatReply, bool]:
-                async with slots:
-                    reply = await _reply(client, endpoint, settings, task)
-                    return task, reply, await is_right(task, reply)
+                reply = await _reply(client, endpoint, settings, task)
+                return task, reply, await is_right(task, reply)
 
-            try:
-                async with asyncio.TaskGroup() as group:
-                    requests = [group.create_task(answer(task)) for task in tasks]
-            except ExceptionGroup as failed:
-                raise failed.exceptions[0] from None
-        return _measured([answered.result() for answered in requests])
+            return _measured(await at_once(settings.concurrency, answer, tasks))
 
 
 def _measured(results: Sequence[tuple[AbilityTask, ChatReply, bool]]) -> Measured:

@@ -268,7 +268,8 @@ class _Practising:
             if now - looked_at > _RESTART_S / 6:  # seldom, because it tries the trainer's lock
                 looked_at = now
                 trained_at = now if is_running(self._run, "train") else trained_at
-            step = next(filter(self._is_practice, (version for version in list_versions(self._policy) if version > before)), 0)
+            newer = (version for version in list_versions(self._policy) if version > before)
+            step = next((version for version in newer if read_policy(self._policy, version).metrics.get("practised")), 0)
             decided = self._policy.eval_record(step).exists() if self._recipe.waits_for_gate else True
             live = live_version(self._policy)
             if step and decided and self._serves(live):
@@ -281,9 +282,6 @@ class _Practising:
         if not self._stop.is_set():
             self._say("the trainer has made no step from the answers of practice; is `clawctl train` running?")
         return 0
-
-    def _is_practice(self, version: int) -> bool:
-        return bool(read_policy(self._policy, version).metrics.get("practised"))
 
     def _serves(self, live: int | None) -> bool:
         """Whether the server has followed. It reads LIVE of a key's own policy at each request."""

@@ -65,12 +65,8 @@ class LiveStatus:
             last = one_line(hidden(_ORDINARY.sub("", self._last.get(job.stage, ""))), 300)
             progress = read_progress(self._run) if job.runs and job.stage == "train" else None
             table.add_row(job.stage, state, age, str(job.starts), last if progress is None else _bar(progress))
-        return Group(
-            Text(""), one_line(facts_of_run(self._run), 400), table, one_line(f"up: {self._last.get('up', '')}", 300), self._help()
-        )
-
-    def _help(self) -> Text:
-        return Text(f"Ctrl-C stops all stages; the log is {self._run.log('up')}", "dim")
+        of_up, end = self._last.get("up", ""), f"Ctrl-C stops all stages; the log is {self._run.log('up')}"
+        return Group(Text(""), one_line(facts_of_run(self._run), 400), table, one_line(f"up: {of_up}", 300), Text(end, "dim"))
 
 
 def facts_of_run(run: RunDir) -> str:

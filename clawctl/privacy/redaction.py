@@ -259,7 +259,7 @@ class Redactor(TextSearch):
             secrets = tuple(prompt.text[start:end] for start, end in gaps)
             ranges += [*gaps, *(span for value in set(secrets) for span in occurrences(prompt.text, value))]
             hidden = [*hidden, *((begin + first, begin + last) for first, last in (prompt.id_range(*part) for part in ranges))]
-        clean = hide(row.prompt_ids, hidden, getattr(self._decode, "placeholder", _no_placeholder)) if hidden else row.prompt_ids
+        clean = hide(row.prompt_ids, hidden, getattr(self._decode, "placeholder", lambda _: None)) if hidden else row.prompt_ids
         if ranges is None or clean is None:
             return _Shown(None, False, secrets)
         if ranges:
@@ -346,10 +346,6 @@ def without_ids(row: Row) -> Row:
     return replace(
         row, prompt_ids=None, completion_ids=None, logprobs=None, allowed=None, images=None, untrainable_reason=REDACTED
     )  # fmt: skip
-
-
-def _no_placeholder(length: int) -> list[int] | None:
-    return None
 
 
 def _pairs(original: Any, clean: Any) -> list[tuple[Any, Any]]:

@@ -271,11 +271,7 @@ def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> No
 
 
 def publish_bytes(path: Path, data: bytes, anew: bool = False) -> None:
-    publish(path, lambda temporary: _write_bytes(temporary, data), anew)
-
-
-def _write_bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+    publish(path, lambda temporary: temporary.write_bytes(data), anew)
 
 
 def publish_folder(path: Path, write: Callable[[Path], None]) -> bool:

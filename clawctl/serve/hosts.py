@@ -10,7 +10,7 @@ Web pages may read answers only if the recipe names them (`serve.cors_origins`, 
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from clawctl.config import ServeConfig
@@ -48,7 +48,7 @@ class Hosts:
         name = _plain(name)
         if name in self._names or name.endswith(".localhost") or _is_address(name):
             return True
-        return any(f"{_ANY}{name[at:]}" in self._names for at in _dots(name))
+        return any(f"{_ANY}{name[at:]}" in self._names for at, letter in enumerate(name) if letter == ".")
 
 
 def _name_of(origin: str) -> str | None:
@@ -61,10 +61,6 @@ def _name_of(origin: str) -> str | None:
 
 def _plain(name: str) -> str:
     return name.strip().strip("[]").rstrip(".").lower()
-
-
-def _dots(name: str) -> Iterable[int]:
-    return (at for at, letter in enumerate(name) if letter == ".")
 
 
 def _is_address(name: str) -> bool:

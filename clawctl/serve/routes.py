@@ -6,7 +6,6 @@ Clients write base URLs with `/v1`, without it, with it twice, or with a trailin
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
 from starlette.requests import Request
@@ -41,7 +40,7 @@ def envelope_of(request: Request) -> Envelope:
     """The function that builds error bodies in the dialect of the request."""
     path = normalised_path(request.scope["path"])
     if path.startswith("/api/"):
-        return _ollamas
+        return lambda refusal: {"error": refusal.message}
     anthropic = any(path == root or path.startswith(f"{root}/") for root in _ANTHROPIC)
     return messages.envelope if anthropic or "anthropic-version" in request.headers else chat.envelope
 
@@ -51,10 +50,6 @@ def not_found(path: str) -> Refusal:
     here = f"{normalised_path(path)}/"
     why = next((f": {reason}" for begin, reason in _ABSENT.items() if here.startswith(f"{begin.rstrip('/')}/")), "")
     return Refusal(404, f"{path[:200]} is not supported{why}. Supported: {_SPOKEN}", code="unknown_route")
-
-
-def _ollamas(refusal: Refusal) -> dict[str, Any]:
-    return {"error": refusal.message}
 
 
 def context_of(http_request: Request) -> RequestContext:

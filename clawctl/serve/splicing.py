@@ -70,7 +70,8 @@ def _split_at_answers(render: Render, messages: list[Message], text: str, indice
     if not prompt.strip() or not text.startswith(plain):
         return None
     mark, replaced = secrets.token_hex(12), set(indices)
-    marked = render([_assistant_message(f"{mark}x{i}x") if i in replaced else message for i, message in enumerate(messages)], True)
+    stand_ins = {i: {"role": "assistant", "content": f"{mark}x{i}x"} for i in replaced}
+    marked = render([stand_ins.get(i, message) for i, message in enumerate(messages)], True)
     *parts, remaining = re.split(f"{mark}x([0-9]+)x", marked)
     if [int(index) for index in parts[1::2]] != indices:  # each mark once, in order
         return None
@@ -83,10 +84,6 @@ def _split_at_answers(render: Render, messages: list[Message], text: str, indice
     if not _in_order([*pieces, remaining], text):
         return None
     return [piece + prompt for piece in pieces] + [remaining]
-
-
-def _assistant_message(content: str) -> Message:
-    return {"role": "assistant", "content": content}
 
 
 def _turn_start(before: str, prompt: str) -> int | None:

@@ -42,7 +42,3 @@ class Changes:
     def since(self, key: str) -> float:
         """Return when complaints of a key last rose, in unix seconds, or -inf if they never did."""
         return self._rises[key].since if key in self._rises else -math.inf
-
-    def is_outdated(self, key: str, asked_at: float) -> bool:
-        """Whether a turn was requested before complaints of its key rose."""
-        return asked_at < self.since(key)

@@ -146,7 +146,7 @@ class TurnQueue:
                 self.refused["sampled by a version that this trainer has not made"] += 1
             elif staleness > self.config.max_staleness:
                 self.refused["stale"] += 1
-            elif self._changes.is_outdated(turn.key, turn.asked_at):
+            elif turn.asked_at < self._changes.since(turn.key):
                 self.refused[OUTDATED] += 1
                 return False
             return 0 <= staleness <= self.config.max_staleness

@@ -95,7 +95,7 @@ class Targets:
             self._base_target.users += 1
             return self._base_target
         try:
-            if self._weights or not self._takes_adapters() or self._kind(version) != "adapter":
+            if self._weights or not (self._can and self._can.adapters) or self._kind(version) != "adapter":
                 message = f"this engine serves one version at a time, currently {self.live}; version {version} is not loaded"
                 raise Refusal(404, message, "model", "model_not_found")
             return (await self._adapters.use(version))[0]
@@ -126,9 +126,6 @@ class Targets:
 
     def _check_canary(self, version: Version, name: str) -> None:
         check_canary(*located(self._run, version), lambda ids: self._control.score(name, ids), self._tolerance)
-
-    def _takes_adapters(self) -> bool:
-        return self._can is not None and bool(self._can.adapters)
 
     def _require(self, supported: bool | None, cannot: ClawError) -> None:
         if supported is None:

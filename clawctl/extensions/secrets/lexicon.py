@@ -127,7 +127,7 @@ def meaning_of(word: str) -> int:
                 (
                     meaning
                     for cut in range(1, len(compound["of"]) - 2)
-                    if (meaning := _exact_meaning(compound["of"][cut:])) & _OF_CODES
+                    if (meaning := _LEXICON.exact.get(compound["of"][cut:], Meaning.NOTHING)) & _OF_CODES
                 ),
                 of,
             )
@@ -136,10 +136,6 @@ def meaning_of(word: str) -> int:
         elif of & _OF_CODES:
             meanings |= Meaning.STRONG
     return meanings
-
-
-def _exact_meaning(word: str) -> int:
-    return _LEXICON.exact.get(word, Meaning.NOTHING)
 
 
 @lru_cache(maxsize=1 << 13)

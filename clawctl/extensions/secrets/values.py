@@ -213,7 +213,7 @@ def is_password(value: str) -> bool:
         return False
     if " " in value:
         return is_passphrase(value) or (
-            value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _looks_prose(value)
+            value.count(" ") <= 6 and is_odd(value.replace(" ", "")) and value[-1] not in ".:" and not _OF_PROSE.search(value)
         )
     return not (value.isalpha() and len(set(value)) == 1) and not _is_label(value)
 
@@ -228,10 +228,6 @@ _LABEL = regex(r"[A-Za-z]{2,14}(?:-[A-Za-z]{2,14}){1,5}")
 
 def _is_naming(word: str) -> bool:
     return word in NAMING or word.endswith(_NAMING_ENDS)
-
-
-def _looks_prose(value: str) -> bool:
-    return _OF_PROSE.search(value) is not None
 
 
 _OF_PROSE = regex(r"(?i)\b(?&words of prose)\b")

@@ -110,7 +110,7 @@ def _read(path: Path, stamp: Stamp) -> _Shard:
         for row in few:
             request = requests.get(row["turn_id"])
             ids.append(row["turn_id"])
-            texts.append(_searchable(text_of(row, request)))
+            texts.append(text_of(row, request)[:_LONGEST].encode(errors="replace").decode())  # valid Unicode
             if request is not None:
                 titles[row["turn_id"]] = title_of(row, request)
     return _Shard(stamp, hashed(ids), pa.array(texts, pa.large_string()), titles)
@@ -129,11 +129,6 @@ def title_of(row: Mapping[str, Any], request: str | None) -> str:
 
 def _first_turns(piece: Any, indices: Sequence[int]) -> Iterable[dict[str, Any]]:
     return piece.some_rows("turns", ("turn_id", "messages"), indices) if indices else ()
-
-
-def _searchable(text: str) -> str:
-    """The text as valid Unicode, cut to _LONGEST characters."""
-    return text[:_LONGEST].encode(errors="replace").decode()
 
 
 def request_of(messages: Sequence[dict[str, Any]] | None) -> str:

@@ -79,14 +79,11 @@ def _button(text: str, name: str = "", value: str = "") -> str:
     return f"<button{attributes}>{escape(text)}</button>"
 
 
-def _noise(rng: Random, wording: Wording) -> str:
-    return f"<p>{rng.choice(wording.words['notes'])}</p>"
-
-
 def _press(name: str, rng: Random, wording: Wording) -> SiteTask:
     buttons = rng.sample(wording.words["buttons"], rng.randint(3, 6))
     wanted = rng.choice(buttons)
-    body = _noise(rng, wording) + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
+    noise = f"<p>{rng.choice(wording.words['notes'])}</p>"
+    body = noise + _form(*(_button(text, "pressed", text) + rng.choice((" ", "<br>")) for text in buttons))
     prompt = wording.prompt("gui.press", rng, button=wanted)
     return SiteTask(name, prompt, {"/": body}, (("pressed", wanted),), (f'click button "{wanted}"',))
 

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
@@ -25,16 +25,6 @@ _LONGEST_WORD = 256  # characters
 _LAST_WORD, _ENDS_WORD = re.compile(r"\S*\Z"), "<[| \t\n\r"
 _NOT_SHOWN = frozenset(("role", "type"))  # the template writes them in its own words
 PLACEHOLDER = re.compile(r"\[redacted:\w+\]")
-
-
-class TokenReader(Protocol):
-    """A tokenizer, for reading only."""
-
-    def __call__(self, ids: list[int]) -> str:
-        """The text of token ids."""
-
-    def placeholder(self, length: int) -> list[int] | None:
-        """So many ids that stand for a removed text, or None if the tokenizer is not known."""
 
 
 @dataclass(frozen=True, slots=True)

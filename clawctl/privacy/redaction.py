@@ -35,7 +35,8 @@ from clawctl.run.rows import Exchange, Message, Turn
 
 REPEATED = "a secret of an earlier message"
 REDACTED = "redacted"  # the reason why such a turn is not trained
-Decode = Callable[[list[int]], str]  # from token ids to their text; with a method `placeholder`: `prompt_ids.TokenReader`
+# From token ids to their text. A method `placeholder(length)`, if there is one, returns so many ids that stand for a removed text.
+Decode = Callable[[list[int]], str]
 Row = TypeVar("Row", Exchange, Turn)
 _SHORTEST_REPEATED = 4  # characters; a shorter secret is not looked for in later messages
 # Secrets of one conversation that are looked for in later messages and in the ids. All text is read once for each of them, so ten

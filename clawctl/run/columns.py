@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clawctl.run.directory import RunDir, publish
+from clawctl.run.names import stamp_of
 from clawctl.run.shards import read_values
 
 Hashes = NDArray[np.uint64]  # of ids. Two of a million are equal once in 37 million runs
@@ -160,15 +161,6 @@ def prune(run: RunDir) -> None:
         run.columns.unlink(missing_ok=True)  # nothing is left, or it could not be read
     elif pruned:
         save(run, list(stored.values()))
-
-
-def stamp_of(path: Path) -> Stamp | None:
-    """A value that changes if a file is published again. None if it does not exist."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_ino
 
 
 def joined(parts: Sequence[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:

@@ -252,7 +252,7 @@ def _check_filesystem(run: RunDir) -> None:
 # ---- publish whole -------------------------------------------------------------------------------------------------------
 
 
-def publish(path: Path, write: Callable[[Path], None], anew: bool = False) -> None:
+def publish(path: Path, write: Callable[[Path], object], anew: bool = False) -> None:
     """Let `write` fill a temporary file next to `path`, then rename it. Readers see the old file or the complete new one.
 
     `anew`: overwrite the content in a bucket as well, where files such as shards otherwise keep their first content.

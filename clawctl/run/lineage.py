@@ -21,6 +21,7 @@ import orjson
 from clawctl.run.checksums import read_object, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.lines import append_lines, read_lines
+from clawctl.run.names import stamp_of
 from clawctl.run.policies import list_versions, read_moves, readable_live
 from clawctl.run.rows import DEFAULT_POLICY
 
@@ -142,7 +143,7 @@ def refusal(run: RunDir, version: int) -> str | None:
 def decision_of(run: RunDir, version: int) -> dict[str, Any] | None:
     """Return the decision in the eval record of a version, or None."""
     path = run.eval_record(version)
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     return None if stamp is None else _read_decision(path, stamp)
 
 
@@ -220,7 +221,7 @@ def _is_same(run: RunDir, version: int, created_at: float | None) -> bool:
 def _made(run: RunDir, version: int) -> tuple[int | None, float | None]:
     """Return parent and creation time of a version. If policy.json is damaged, the ledger provides the parent."""
     path = run.version_folder(version) / "policy.json"
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     policy = None if stamp is None else _read_policy(path, stamp)
     if policy is not None:
         return policy
@@ -248,7 +249,7 @@ def refused_now(run: RunDir, versions: list[int]) -> list[dict[str, Any]]:
 def _noted_refusals(run: RunDir) -> list[tuple[int, float | None]]:
     """Return the versions that `refused_now` named when training went back."""
     path = run.went_back
-    stamp = _stamp(path)
+    stamp = stamp_of(path)
     return [] if stamp is None else _read_noted_refusals(path, (*stamp, path.stat().st_size))
 
 
@@ -259,12 +260,3 @@ def _read_noted_refusals(path: Path, stamp: tuple[int, int, int]) -> list[tuple[
         entry for row in rows for entry in row["refused"] if isinstance(entry, dict) and isinstance(entry.get("version"), int)
     ]
     return [(refusal["version"], refusal.get("made")) for refusal in refusals]
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    """Return a value that changes whenever a file is published again, or None if there is no file."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino

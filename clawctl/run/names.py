@@ -78,6 +78,15 @@ def numbers_in(folder: Path) -> list[int]:
     return sorted(number for name in names if (number := number_of(name)) is not None)
 
 
+def stamp_of(path: Path) -> tuple[int, int] | None:
+    """Return a value that changes whenever a file is published again, or None if there is no file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_ino
+
+
 def open_to_append(path: Path) -> int:
     """Return a file descriptor for appending. A link is not followed, because it may point outside the run. Raises OSError."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)

@@ -1,7 +1,7 @@
 """Sampling settings of clients, the recipe's changes to them, and settings that make a turn untrainable."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
@@ -15,14 +15,16 @@ from clawctl.run.default_sampling import MIN_TEMPERATURE
 
 @dataclass(frozen=True, slots=True)
 class EngineField:
-    """A field of OpenAI's or vLLM's chat completions that is passed to an upstream unchanged."""
+    """A row of `engine_fields.yaml`, which explains the fields."""
 
-    reason: str | None = None  # why a turn with this field is not trained; None: the logprobs stay the policy's own
-    neutral: tuple[Any, ...] = ()  # values that change nothing, besides null
+    reason: str | None = None
+    neutral: Sequence[Any] = ()
+    test: Any = None
+    note: str | None = None
 
 
 ENGINE_FIELDS: Final[dict[str, EngineField]] = {
-    name: EngineField(row.get("reason"), tuple(row.get("neutral", ())))
+    name: EngineField(**row)
     for name, row in yaml.safe_load((Path(__file__).parent / "engine_fields.yaml").read_text("utf-8")).items()
 }
 

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from clawctl.engines.requests import GenerationRequest, Refusal
-from clawctl.serve.dialects.tables import JUDGED, TABLES, Engine, FieldRow, Table
+from clawctl.serve.dialects.tables import TABLES, Engine, FieldRow, Table
+from clawctl.serve.sampling import ENGINE_FIELDS
 
 MAX_NAMED: Final = 64  # names of unknown fields that are reported per request
 _LONGEST: Final = 64  # length of such a name
@@ -22,7 +23,8 @@ def refuse_unsupported(request: GenerationRequest, engine: Engine) -> None:
     by value are skipped."""
     for name in request.fields:
         row = TABLES[request.api].row(name)
-        if row is not None and name not in JUDGED and row.at(engine) == "refused" != row.treatment:
+        is_checked = name in ENGINE_FIELDS and ENGINE_FIELDS[name].test is not None
+        if row is not None and not is_checked and row.at(engine) == "refused" != row.treatment:
             what = {"upstream": "this upstream", "embedded": "the embedded engine"}.get(engine, engine)
             raise Refusal(400, f"{what} does not support '{name}': remove it, or serve with another engine", name)
 

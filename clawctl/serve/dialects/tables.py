@@ -59,30 +59,15 @@ class Table:
 
 # ---- fields that an engine may honour -------------------------------------------------------------------------------------
 
-# A test value per field that `beyond_embedded` checks; it shows whether the engine lacks the field.
-JUDGED: Final[dict[str, Any]] = {
-    "presence_penalty": 1, "frequency_penalty": 1, "repetition_penalty": 2, "logit_bias": {"1": 1}, "min_p": 0.5, "min_tokens": 1,
-    "bad_words": ["x"], "allowed_token_ids": [1], "ignore_eos": True, "response_format": {"type": "json_object"},
-    "structured_outputs": {"json_object": True}, "guided_json": {"type": "object"}, "guided_regex": "x", "guided_choice": ["x"],
-    "guided_grammar": "x", "stop_token_ids": [1],
-}  # fmt: skip
 _SHARED: Final = ("cache_salt",)  # the embedded engine shares cached prefixes among all requests
-_NOTES: Final[dict[str, str]] = {
-    "seed": "each further answer of `n` uses the next seed",
-    "parallel_tool_calls": "false: the answer has at most one call",
-    "reasoning_effort": "the chat template decides its effect; `none` disables thinking if the template can",
-    "cache_salt": "only requests with the same salt share cached prefixes",
-    "chat_template_kwargs": "switches of the model's template; unknown names are refused",
-    "response_format": "turns with it are trained only if the embedded engine answered",
-}
 
 
 def _engine_rows() -> list[FieldRow]:
     """Rows for the fields of `clawctl.serve.sampling`, which lists the abilities of each engine."""
     rows = []
     for name, engine_field in ENGINE_FIELDS.items():
-        unsupported = name in _SHARED or (name in JUDGED and unsupported_field(None, {name: JUDGED[name]}, True) is not None)
-        note = _NOTES.get(name, "turns with it are not trained" if engine_field.reason else "")
+        test, note = engine_field.test, engine_field.note or ("turns with it are not trained" if engine_field.reason else "")
+        unsupported = name in _SHARED or (test is not None and unsupported_field(None, {name: test}, True) is not None)
         rows.append(FieldRow(name, "passed on", note, engines={"embedded": "refused" if unsupported else "honoured"}))
     return rows
 

@@ -1,7 +1,8 @@
 """The shape of a model from its configuration alone: no weights are read and nothing is downloaded for models that recipes name."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,20 @@ def skeleton(path: str) -> Any:
     from clawctl.vision.tower import model_class
 
     recorded = json.loads(KNOWN.read_text())
-    try:
+    with loading(path):
         if path in recorded and not Path(path).exists():
             config = AutoConfig.for_model(**recorded[path])
         else:
             config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         with torch.device("meta"):
             return model_class(path).from_config(config)
+
+
+@contextmanager
+def loading(path: str) -> Iterator[None]:
+    """Raises ClawError (exit code 2) if what the block loads of a model is missing or invalid."""
+    try:
+        yield
     except (OSError, ValueError, KeyError) as error:
         problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
         raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error

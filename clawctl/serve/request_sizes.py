@@ -147,10 +147,11 @@ def _without_images(text: bytes, request: GenerationRequest) -> bytes:
 
 def too_long(max_context: int, at_least: int) -> Refusal:
     """The refusal of a prompt whose length was estimated, or counted only up to the limit."""
-    return Refusal(
-        400,
-        f"This model's maximum context length is {max_context} tokens. However, you requested at least {at_least} tokens "
-        f"({at_least} in the messages, 1 in the completion). Please reduce the length of the messages or completion.",
-        "messages",
-        "context_length_exceeded",
-    )
+    return beyond_context(max_context, f"at least {at_least}", at_least, 1, "messages")
+
+
+def beyond_context(max_context: int, requested: str, prompt: int, answer: int, field: str) -> Refusal:
+    """The refusal of more tokens than the context has, in the words by which clients recognise it."""
+    problem = f"This model's maximum context length is {max_context} tokens. However, you requested {requested} tokens "
+    cure = f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or completion."
+    return Refusal(400, problem + cure, field, "context_length_exceeded")

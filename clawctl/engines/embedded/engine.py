@@ -22,6 +22,7 @@ from clawctl.serve.dialects.api import refuse_unsupported
 from clawctl.serve.dialects.fields import steering
 from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.prompt import Rendered, plain_in_thread, render_in_thread
+from clawctl.serve.request_sizes import beyond_context
 from clawctl.serve.sampling import altered_fields, unsupported_field
 from clawctl.serve.structured import requesting_field, specification
 from clawctl.serve.switches import switches
@@ -157,13 +158,7 @@ class Embedded:
             raise Refusal(400, "the prompt is empty", "messages")
         answer = 1 if request.max_tokens is None or request.max_tokens_may_shrink else request.max_tokens
         if prompt + answer > longest:
-            raise Refusal(
-                400,
-                f"This model's maximum context length is {longest} tokens. However, you requested {prompt + answer} tokens "
-                f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or completion.",
-                "prompt" if request.prompts else "messages",
-                "context_length_exceeded",
-            )
+            raise beyond_context(longest, str(prompt + answer), prompt, answer, "prompt" if request.prompts else "messages")
         return Sampling(
             temperature=1.0 if request.temperature is None else request.temperature,  # the gateway has set both
             top_p=1.0 if request.top_p is None else request.top_p,

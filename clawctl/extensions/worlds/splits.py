@@ -1,8 +1,10 @@
 """Reads the rows of a user's file, skips bad rows, and splits the rest into training and held-out rows."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from clawctl.environments import Split
 from clawctl.errors import ClawError
@@ -33,6 +35,19 @@ def read_each(given: Iterable[Given], read: Callable[[Given], Row], bad: list[tu
     if len(problems) > _MAX_NAMED:
         log.warning("%d more are left out", len(problems) - _MAX_NAMED)
     return rows
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON, JSON-lines or Parquet file. Raises OSError and ValueError."""
+    if path.suffix == ".parquet":
+        import pyarrow.parquet
+
+        return list(pyarrow.parquet.read_table(path).to_pylist())
+    text = path.read_text(encoding="utf-8")
+    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    if not all(isinstance(row, dict) for row in rows):
+        raise ValueError("some of its rows are not mappings")
+    return list(rows)
 
 
 def rows_of(every: Sequence[Row], digest: Callable[[Row], int], split: Split, count: int, seed: int) -> list[Row]:

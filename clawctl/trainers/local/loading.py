@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clawctl.architectures import loading
 from clawctl.config import LoraConfig
 from clawctl.errors import ClawError
 from clawctl.run.policies import check_harmless
@@ -25,11 +26,8 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
     settings: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa", "trust_remote_code": False}
     if quantize is not None:
         settings |= {"quantization_config": _quantization(quantize, device), "device_map": {"": device}}
-    try:
+    with loading(path):
         module: Any = model_class(path).from_pretrained(path, **settings)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error
     return (module if quantize else module.to(device)).eval()
 
 
@@ -73,11 +71,8 @@ def _narrow(dtype: torch.dtype, layer: Any, inputs: Any, output: Any) -> None:
 def load_config(path: str) -> Any:
     from transformers import AutoConfig
 
-    try:
+    with loading(path):
         return AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        problem = f"model {path} cannot be loaded: {str(error).splitlines()[0]}"
-        raise ClawError(problem, "set model.path to a Hugging Face model directory or a GGUF file", 2) from error
 
 
 def publish_dtype_of(wanted: str, files: torch.dtype | None) -> torch.dtype:

@@ -14,6 +14,7 @@ from typing import Any
 
 from clawctl.config.environment import environment_of_program
 from clawctl.errors import ClawError
+from clawctl.extensions.worlds import splits
 from clawctl.extensions.worlds.checking import NeedsImage
 from clawctl.extensions.worlds.sandbox import Limits, open_sandbox
 from clawctl.extensions.worlds.sandbox.tars import files_of, folder_files, tar_of
@@ -60,19 +61,9 @@ def read_rows(path: Path, repositories: Path | None, bad: list[tuple[dict[str, A
 def file_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON, JSON-lines or Parquet file. Raises ClawError (exit code 2)."""
     try:
-        if path.suffix == ".parquet":
-            import pyarrow.parquet
-
-            rows = pyarrow.parquet.read_table(path).to_pylist()
-        elif path.suffix == ".json":
-            rows = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return splits.read_rows(path)
     except (OSError, ValueError) as error:
         raise ClawError(f"{path} cannot be read as rows of tasks: {error}", _CURE, 2) from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ClawError(f"{path} is not a list of rows", _CURE, 2)
-    return rows
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.splits import read_each
+from clawctl.extensions.worlds.splits import read_each, read_rows
 from clawctl.extensions.worlds.toolcall.mathematics import verifier
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
 from clawctl.extensions.worlds.verdicts.python_code import is_same
@@ -109,24 +109,12 @@ def read_questions(path: Path, bad: list[tuple[Any, ClawError]] | None = None) -
     `read_each`, with the number of each row. Raises ClawError (exit code 2).
     """
     try:
-        rows = _rows(path)
+        rows = read_rows(path)
         answers_file = path.parent / "possible_answer" / path.name
-        answers = {str(row["id"]): row["ground_truth"] for row in _rows(answers_file)} if answers_file.exists() else {}
+        answers = {str(row["id"]): row["ground_truth"] for row in read_rows(answers_file)} if answers_file.exists() else {}
     except (OSError, ValueError, KeyError) as error:
         raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
     return read_each(enumerate(rows), lambda numbered: _question(numbered[1], numbered[0], path, answers), bad)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet
-
-        return list(pyarrow.parquet.read_table(path).to_pylist())
-    text = path.read_text(encoding="utf-8")
-    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
-    if not all(isinstance(row, dict) for row in rows):
-        raise ValueError("some of its rows are not mappings")
-    return list(rows)
 
 
 def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, Any]) -> Question:

@@ -15,6 +15,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -108,18 +109,7 @@ def _trie_pattern(texts: Sequence[str], at: int = 0) -> str:
     return f"{joined}?" if ends else joined
 
 
-_PIPED = (
-    "im_start im_end im_sep endoftext begin_of_text end_of_text start_header_id end_header_id eot_id eom_id python_tag start end "
-    "message channel constrain call return system user assistant observation tool"
-)
-_WIDE = "begin▁of▁sentence end▁of▁sentence User Assistant tool▁calls▁begin tool▁calls▁end tool▁outputs▁begin tool▁outputs▁end"
-_SQUARE = "INST /INST SYSTEM_PROMPT /SYSTEM_PROMPT TOOL_CALLS AVAILABLE_TOOLS /AVAILABLE_TOOLS TOOL_RESULTS /TOOL_RESULTS"
-COMMON = [
-    *(f"<|{name}|>" for name in _PIPED.split()),
-    *(f"<｜{name}｜>" for name in _WIDE.split()),
-    *(f"[{name}]" for name in _SQUARE.split()),
-    *("<start_of_turn>", "<end_of_turn>"),
-]
+COMMON = (Path(__file__).parent / "control_tokens.txt").read_text("utf-8").split()  # of common models
 
 
 def texts_of_engine(model: str) -> ControlTexts:

@@ -6,30 +6,20 @@ that the policy was writing. A turn with a cut call is therefore never trained.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
 
 CUT_CALL = "cut tool call"
 
 Decode = Callable[[list[int]], str]  # token ids to text, special tokens included; "" if no tokenizer is known
 
-# How models write calls: the start and end marks. None as the end mark: the call ends with the answer.
-_MARKS: tuple[tuple[str, str | None], ...] = (
-    ("<tool_call>", "</tool_call>"),  # Qwen, Hermes, GLM
-    ("<function=", "</function>"),  # Qwen Coder, Llama's custom form
-    ("<function_call>", "</function_call>"),
-    ("<tool_calls>", "</tool_calls>"),  # Jamba
-    ("<minimax:tool_call>", "</minimax:tool_call>"),
-    ("<start_function_call>", "<end_function_call>"),  # FunctionGemma
-    ("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
-    ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),  # Kimi
-    ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
-    ("[TOOL_CALLS]", None),  # Mistral
-    ("<|python_tag|>", None),  # Llama
-    ("<|tool_call|>", None),  # Granite
-    ("functools[", None),  # Phi
-)
+_MARKS: list[tuple[str, str | None]] = [
+    (marks[0], marks[1] if len(marks) > 1 else None)
+    for marks in yaml.safe_load((Path(__file__).parent / "call_marks.yaml").read_text("utf-8"))
+]
 # In the visible text, which the client parses: smolagents, Claude's XML.
 _OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))
 _FINISHED = ("stop", "tool_calls", "function_call")

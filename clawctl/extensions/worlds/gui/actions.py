@@ -4,23 +4,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
+
+import yaml
 
 Name = Literal["click", "click_at", "type", "select", "press", "scroll", "done"]
 KEYS = ("Enter", "Tab", "Escape", "Backspace", "Delete", "Space", "ArrowUp", "ArrowDown", "ArrowLeft", "ArrowRight")
 LONGEST = 2000  # the number of characters that one action can type
 
-SYSTEM = """You use a web page to do a task. Each message shows the page; its elements have numbers. Answer with one action:
-click 3
-type 4 "words"
-select 5 "option"
-press Enter
-scroll down
-done
-A label that only one element has can stand for its number: click "Send\""""
-SYSTEM_PIXELS = "\nYou also see the page. click 120 45 clicks at these pixels, from the left and from the top."
-SYSTEM_PICTURE = """Do the task on the web page in the picture. Answer with one action: click 120 45 (pixels from the left and from
-the top), press Enter, scroll down or done."""
+_TOLD = yaml.safe_load((Path(__file__).parent / "actions.yaml").read_text("utf-8"))
+SYSTEM, SYSTEM_PIXELS, SYSTEM_PICTURE = str(_TOLD["text"]), str(_TOLD["pixels"]), str(_TOLD["picture"])
 
 _ACTION = re.compile(
     r"""(?:action:\s*)?(?:
@@ -110,21 +105,12 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] == "'" else text
 
 
-def _tool(name: str, description: str, **properties: dict[str, Any]) -> dict[str, Any]:
-    parameters = {"type": "object", "properties": properties, "required": list(properties)}
+def _tool(name: str, description: str, properties: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    parameters = {"type": "object", "properties": dict(properties), "required": list(properties)}
     return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
-_ELEMENT: dict[str, Any] = {"type": "integer", "description": "number of the element"}
-_TEXT: dict[str, Any] = {"type": "string"}
-TOOLS = [
-    _tool("click", "Click an element.", element=_ELEMENT),
-    _tool("type", "Replace the text of a field.", element=_ELEMENT, text=_TEXT),
-    _tool("select", "Choose an option of a list.", element=_ELEMENT, option=_TEXT),
-    _tool("press", "Press a key.", key={"type": "string", "enum": list(KEYS)}),
-    _tool("scroll", "Scroll the page.", direction={"type": "string", "enum": ["up", "down"]}),
-    _tool("done", "The task is done."),
-]
+TOOLS = [_tool(**tool) for tool in _TOLD["tools"]]
 
 
 def action_of(name: str, arguments: Mapping[str, Any] | None) -> Action | None:

@@ -5,7 +5,10 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from clawctl.extensions.worlds.swe.rows import SweTask
 from clawctl.extensions.worlds.wording import Wording, read_wording
@@ -15,8 +18,8 @@ from clawctl.extensions.worlds.wording import Wording, read_wording
 class _Function:
     head: str  # "area(width, height)"
     right: str
-    wrong: tuple[str, ...]
-    draw: Callable[[random.Random], list[Any]]  # arguments
+    wrong: Sequence[str]
+    arguments: Sequence[str]  # the kind of each
     module: str
 
     @property
@@ -31,72 +34,30 @@ class _Function:
         """The same function under other names of itself, its module and its parameters."""
         pattern = re.compile(rf"(?<!')\b({'|'.join(names)})\b(?!')")
         head, right, *wrong = (pattern.sub(lambda match: names[match[0]], text) for text in (self.head, self.right, *self.wrong))
-        return replace(self, head=head, right=right, wrong=tuple(wrong), module=names[self.module])
+        return replace(self, head=head, right=right, wrong=wrong, module=names[self.module])
+
+    def draw(self, draw: random.Random) -> list[Any]:
+        return [_DRAWN[kind](draw) for kind in self.arguments]
 
     def source(self, body: str) -> str:
         return f"def {self.head}:\n    return {body}\n"
 
     def value(self, body: str, arguments: list[Any]) -> Any:
         space: dict[str, Any] = {}
-        exec(self.source(body), space)  # text from this file
+        exec(self.source(body), space)  # text from this folder
         return space[self.name](*arguments)
 
 
-def _number(draw: random.Random) -> int:
-    return draw.randrange(2, 40)
-
-
-def _two(draw: random.Random) -> list[Any]:
-    return [_number(draw), _number(draw)]
-
-
-def _three(draw: random.Random) -> list[Any]:
-    return [*_two(draw), _number(draw)]
-
-
-def _list(draw: random.Random) -> list[Any]:
-    return [[draw.randrange(1, 40) for _ in range(draw.randrange(3, 6))]]
-
-
-def _list_and_limit(draw: random.Random) -> list[Any]:
-    return [*_list(draw), _number(draw)]
-
-
-def _price(draw: random.Random) -> list[Any]:
-    return [_number(draw), draw.choice((5, 10, 20, 25))]
-
-
-def _paid(draw: random.Random) -> list[Any]:
-    return [_number(draw) + 50, _number(draw)]
-
-
-def _words(draw: random.Random) -> list[Any]:
-    return [draw.sample(("red", "tall", "Fox", "sky", "Moon", "tea", "oak", "Lime"), 3)]
-
-
-def _word(draw: random.Random) -> list[Any]:
-    return [_words(draw)[0][0]]
-
-
-_MEAN, _SPREAD = "sum(values) / len(values)", "max(values) - min(values)"
-_REDUCED = "price - price * percent / 100"
-_EVENS, _ABOVE = "[v for v in values if v % 2 == 0]", "[v for v in values if v > limit]"
-FUNCTIONS = (
-    _Function("area(width, height)", "width * height", ("width + height", "width - height"), _two, "shapes"),
-    _Function("border(width, height)", "2 * (width + height)", ("2 * (width - height)", "2 * width + height"), _two, "shapes"),
-    _Function("volume(a, b, c)", "a * b * c", ("a * b + c", "a + b * c"), _three, "shapes"),
-    _Function("mean(values)", _MEAN, (_MEAN.replace("/", "*"), _MEAN.replace("/", "-")), _list, "lists"),
-    _Function("spread(values)", _SPREAD, (_SPREAD.replace("-", "+"), "min(values) - max(values)"), _list, "lists"),
-    _Function("evens(values)", _EVENS, (_EVENS.replace("== 0", "== 1"), _EVENS.replace("%", "//")), _list, "lists"),
-    _Function("above(values, limit)", _ABOVE, (_ABOVE.replace(">", "<"), _ABOVE.replace(">", ">= 9 +")), _list_and_limit, "lists"),
-    _Function("reduced(price, percent)", _REDUCED, (_REDUCED.replace("-", "+"), "price - percent"), _price, "prices"),
-    _Function("total(price, count)", "price * count", ("price + count", "price - count"), _two, "prices"),
-    _Function("change(paid, price)", "paid - price", ("paid + price", "price - paid"), _paid, "prices"),
-    _Function("joined(words)", "' '.join(words)", ("''.join(words)", "'-'.join(words)"), _words, "texts"),
-    _Function("first(words)", "words[0]", ("words[1]", "words[-1]"), _words, "texts"),
-    _Function("loud(word)", "word.upper() + '!'", ("word.lower() + '!'", "word.upper() + '?'"), _word, "texts"),
-    _Function("longest(words)", "max(words, key=len)", ("min(words, key=len)", "max(words)[:1]"), _words, "texts"),
-)  # fmt: skip
+_WORDS = ("red", "tall", "Fox", "sky", "Moon", "tea", "oak", "Lime")
+_DRAWN: dict[str, Callable[[random.Random], Any]] = {  # an argument, by its kind
+    "number": lambda draw: draw.randrange(2, 40),
+    "more": lambda draw: draw.randrange(2, 40) + 50,
+    "percent": lambda draw: draw.choice((5, 10, 20, 25)),
+    "list": lambda draw: [draw.randrange(1, 40) for _ in range(draw.randrange(3, 6))],
+    "words": lambda draw: draw.sample(_WORDS, 3),
+    "word": lambda draw: draw.sample(_WORDS, 3)[0],
+}
+FUNCTIONS = [_Function(**row) for row in yaml.safe_load((Path(__file__).parent / "functions.yaml").read_text("utf-8"))]
 
 
 def functions_of(draw: random.Random, wording: Wording) -> Sequence[_Function]:

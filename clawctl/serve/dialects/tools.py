@@ -5,30 +5,26 @@ one of these is presented as the newest known version of its family. OpenAI's sh
 https://platform.openai.com/docs/guides/tools-shell and https://platform.openai.com/docs/guides/tools-apply-patch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
+from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from clawctl.engines.requests import Refusal
 from clawctl.serve.dialects.fields import Object, json_object
 
 CUSTOM_INPUT: Final = "input"  # a custom tool takes free text; its function takes an object with this single string
-_TEXT: Final = {"type": "string"}
-_WHOLE: Final = {"type": "integer"}
-_PATH: Final = {"type": "string", "description": "absolute path of a file or folder"}
-_LINES: Final = {"type": "array", "items": _WHOLE, "description": "of `view`: the first and the last line, from 1; -1 is the end"}
-_EDITS: Final = {
-    "path": _PATH,
-    "view_range": _LINES,
-    "file_text": {"type": "string", "description": "of `create`: the content of the file"},
-    "old_str": {"type": "string", "description": "of `str_replace`: the text to replace, which must occur exactly once"},
-    "new_str": {"type": "string", "description": "of `str_replace`: the text to put there"},
-    "insert_line": {"type": "integer", "description": "of `insert`: the line after which to insert; 0 is the beginning"},
-}
+_FUNCTIONS: Final = yaml.safe_load((Path(__file__).parent / "functions.yaml").read_text("utf-8"))
+_NAMES: Final = {"bash": "bash", "text_editor": "str_replace_based_edit_tool", "memory": "memory"}  # Anthropic's, by family
 
 
-def _function(name: str, description: str, properties: Mapping[str, Any], *required: str) -> Object:
-    parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+def _function(name: str, kind: str, more: str = "") -> Object:
+    """The function of this kind in `functions.yaml`, with `more` to its description."""
+    row = deepcopy(_FUNCTIONS[kind])
+    parameters = {"type": "object", "properties": row["properties"], "required": row.get("required", [])}
+    return {"type": "function", "function": {"name": name, "description": row["description"] + more, "parameters": parameters}}
 
 
 # ---- tool_choice ---------------------------------------------------------------------------------------------------------
@@ -64,10 +60,11 @@ def tool_name(tool: Object) -> Any:
 
 def custom_function(name: str, description: Any, form: Any) -> Object:
     """The function for a tool that takes free text. `form`: {"type": "grammar", "syntax", "definition"}, or None."""
-    text: Object = dict(_TEXT)
+    text: Object = {"type": "string"}
     if isinstance(form, dict) and isinstance(form.get("definition"), str):
         text["description"] = f"follows this {form.get('syntax', '')} grammar:\n{form['definition']}"
-    return _function(name, str(description or ""), {CUSTOM_INPUT: text}, CUSTOM_INPUT)
+    parameters = {"type": "object", "properties": {CUSTOM_INPUT: text}, "required": [CUSTOM_INPUT]}
+    return {"type": "function", "function": {"name": name, "description": str(description or ""), "parameters": parameters}}
 
 
 def free_text(arguments: str) -> str:
@@ -83,48 +80,19 @@ def client_tool(tool: Object) -> Object | None:
     """The function for one of Anthropic's client-side tools; None for any other tool."""
     kind = str(tool.get("type"))
     family, _, version = kind.rpartition("_")
-    if family not in _FAMILIES or not version.isdigit():
+    if family not in _NAMES or not version.isdigit():
         return None
-    name = tool.get("name")
-    return _FAMILIES[family](name if isinstance(name, str) and name else _NAMES[family], version, tool)
-
-
-def _bash(name: str, _version: str, _tool: Object) -> Object:
-    about = "Run a command in a bash session that lasts: its folder, variables and processes stay from call to call."
-    command = {"type": "string", "description": "the command to run; may be left out with `restart`"}
-    restart = {"type": "boolean", "description": "true: start the session anew"}
-    return _function(name, about, {"command": command, "restart": restart})
-
-
-def _text_editor(name: str, version: str, tool: Object) -> Object:
-    commands, inserted = ["view", "create", "str_replace", "insert"], "insert_text" if version >= "20250728" else "new_str"
+    given = tool.get("name")
+    name = given if isinstance(given, str) and given else _NAMES[family]
+    if family != "text_editor":
+        return _function(name, family)
+    longest = tool.get("max_characters")
+    shown = f" `view` shows at most {longest} characters." if isinstance(longest, int) else ""
+    function = _function(name, family if version >= "20250728" else "text_editor_before", shown)
     if version < "20250429":
-        commands.append("undo_edit")
-    about = "View, create and edit text files."
-    if isinstance(tool.get("max_characters"), int):
-        about += f" `view` shows at most {tool['max_characters']} characters."
-    properties = {"command": {"type": "string", "enum": commands}, **_EDITS}
-    if inserted == "insert_text":
-        properties[inserted] = {"type": "string", "description": "of `insert`: the text to insert"}
-    else:
-        properties["new_str"] = {"type": "string", "description": "of `str_replace` and `insert`: the text to put there"}
-    return _function(name, about, properties, "command", "path")
+        function["function"]["parameters"]["properties"]["command"]["enum"].append("undo_edit")
+    return function
 
-
-def _memory(name: str, _version: str, _tool: Object) -> Object:
-    about = "Read and write files below /memories, which last longer than this conversation. View the folder before you begin."
-    properties = {
-        "command": {"type": "string", "enum": ["view", "create", "str_replace", "insert", "delete", "rename"]},
-        **_EDITS,
-        "insert_text": {"type": "string", "description": "of `insert`: the text to insert"},
-        "old_path": {"type": "string", "description": "of `rename`: the path as it is"},
-        "new_path": {"type": "string", "description": "of `rename`: the path to be"},
-    }
-    return _function(name, about, properties, "command")
-
-
-_FAMILIES: Final = {"bash": _bash, "text_editor": _text_editor, "memory": _memory}
-_NAMES: Final = {"bash": "bash", "text_editor": "str_replace_based_edit_tool", "memory": "memory"}
 
 # ---- OpenAI's --------------------------------------------------------------------------------------------------------------
 
@@ -135,23 +103,9 @@ ITEM_PREFIXES: Final = {"function": "fc", "custom": "ctc", "local_shell": "lsh",
 def local_tool(tool: Object, name: str) -> Object | None:
     """The function for one of the client-side Responses tools; None for any other tool, and for a shell in OpenAI's containers."""
     kind, environment = tool.get("type"), tool.get("environment")
-    if kind == "local_shell":
-        properties = {
-            "command": {"type": "array", "items": _TEXT, "description": 'a program and its arguments: ["bash", "-lc", "ls"]'},
-            "working_directory": _TEXT,
-            "timeout_ms": _WHOLE,
-            "env": {"type": "object", "description": "environment variables to add"},
-        }
-        return _function(name, "Run a program on the user's machine.", properties, "command")
     if kind == "shell" and (not isinstance(environment, dict) or environment.get("type", "local") == "local"):
-        about = "Run shell commands on the user's machine. Commands of one call run side by side." + _skills(environment)
-        properties = {"commands": {"type": "array", "items": _TEXT}, "timeout_ms": _WHOLE, "max_output_length": _WHOLE}
-        return _function(name, about, properties, "commands")
-    if kind == "apply_patch":
-        diff = {"type": "string", "description": "lines that begin with +, - or a space, behind @@ lines; not of `delete_file`"}
-        kinds = {"type": "string", "enum": ["create_file", "update_file", "delete_file"]}
-        return _function(name, "Create, change or delete one file.", {"type": kinds, "path": _TEXT, "diff": diff}, "type", "path")
-    return None
+        return _function(name, kind, _skills(environment))
+    return _function(name, kind) if kind in ("local_shell", "apply_patch") else None
 
 
 def _skills(environment: Any) -> str:

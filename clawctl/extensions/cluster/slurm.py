@@ -22,10 +22,7 @@ _PHASES: dict[str, Phase] = {  # all others have failed
 # means that the stage is finished, 2 that it refuses its recipe. After any other code the job is requeued, unless it is being
 # cancelled.
 _SCRIPT = (Path(__file__).parent / "slurm_job.sh").read_text("utf-8")
-_NODES = """\
-export NNODES=$SLURM_NNODES MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-export MASTER_ADDR=$(scontrol show node "$first" | grep -o 'NodeAddr=[^ ]*' | cut -d= -f2)"""
+_NODES = (Path(__file__).parent / "slurm_nodes.sh").read_text("utf-8").rstrip("\n")
 
 
 class Slurm:

@@ -26,6 +26,7 @@ from clawctl.extensions.secrets.vocabulary import (
     LONGEST_FIRST,
     NO_VALUES,
     SHORT,
+    words_of,
 )
 
 _NEEDED = {word: frozenset(letter for letter in word if letter > "\x7f") for word in ANCHORS_BEYOND}
@@ -42,18 +43,10 @@ _INFLECTED = regex(
 _BORDER = regex(
     r"(?:^|[^a-z0-9]|db|my|root|user|admin|smtp|mysql|ftp|require|master|store|key|ssh|wifi|wlan|mail|imap|sudo|vpn|sql|bind|ldap|proxy|rpc|priv|vnc|rdp)$"
 )
-_BEFORE_KEY = regex(
-    r"(?:secret|api|access|auth|account|encryption|encrypt|signing|sign|private|priv|service|master|app|storage|client|admin|deploy|ssh|crypto"
-    r"|cipher|aes|hmac|wallet|validation|decryption|decrypt|machine|recovery|activation|webhook|license|licence|shared|subscription|function|consumer|session|jwt|server|write|root|host|bot|integration"
-    r"|project|ingest|signature|routing|rest|app|test|live|prod|openai|anthropic|stripe|azure|google|gemini|mistral|datadog|dd|newrelic|sendgrid|twilio|mailgun"
-    r"|airtable|algolia|maps|deepl|groq|cohere|heroku|x|functions|unseal|application|(?<![a-z])s|x-[\w-]{1,40})[_ .-]?$", re.IGNORECASE,
-)  # fmt: skip
+_BEFORE_KEY = regex(rf"(?:{'|'.join(words_of('words before a key'))})[_ .-]?$", re.IGNORECASE)
 NOT_KEY = regex(
-    r"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:primary|foreign|publishable|cache|sort|partition|public|pub|row|group|index|lookup|hash|idempotency|object|dedup|unique|map|registry|next|page|next[_-]?page"
-    r"|continuation|hashed|public[_ .-]?key|pad|bos|eos|unk|sep|cls|mask|stop|cancellation|cancel|max|min|num|n|total|prompt|completion|input|output|cached|reasoning"
-    r"|first|last|special|end|start|new|added|per|compare|dict|item|json|yaml|host|known|composite|natural|surrogate|sync|resume|shard)s?[_ .-]?$",
-    re.IGNORECASE,
-)  # fmt: skip
+    rf"(?:^|[^A-Za-z]|(?-i:(?<=[a-z])(?=[A-Z])))(?:{'|'.join(words_of('words before no key'))})s?[_ .-]?$", re.IGNORECASE
+)
 
 
 def is_secret_under(name: str, value: str, quoted: bool) -> bool:

@@ -4,6 +4,7 @@
 import re
 from collections.abc import Iterator
 
+from clawctl.extensions.secrets.forms import alternatives_of
 from clawctl.extensions.secrets.text import BLOBS, Anchors, Span, Text, phrases, regex, tried_at
 from clawctl.extensions.secrets.values import is_random, mixed
 
@@ -21,19 +22,7 @@ _B58 = "[1-9A-HJ-NP-Za-km-z]"
 _WALLET = regex(rf"(?<![A-Za-z0-9+/=_-])(?:5[HJK]{_B58}{{49}}|[KLc]{_B58}{{51}})(?![A-Za-z0-9+/=_-])")
 _HEX = regex(r"(?<![A-Za-z0-9])(?:0x)?[0-9a-fA-F]{64}(?![A-Za-z0-9])")
 _NAMED = Anchors("key", "account", "wallet", "signer", "pair", "transaction", "seed", "deployer", "funder", "private")
-# Patterns that must precede 64 hex digits: the hash of a block or a transaction has the same form.
-_KEYS = regex(
-    r"""(?ix)(?: \baccounts["']?\s{0,4}[:=]\s{0,4}\[\s{0,12}["'`]?
-    | \b(?:wallet|signer|account|keypair|ecpair|signingkey)(?:\.\w{2,20})?\(\s{0,8}(?:bytes\.fromhex\(|Buffer\.from\(|hexto\w{2,8}\()?["'`]
-    | (?:from_?key|from_?(?:secret|private)_?key|private_?key_?to_?\w{2,12}|import_?raw_?key|from_?seed)\(\s{0,8}(?:bytes\.fromhex\()?["'`]
-    | sign_?transaction\([^()\n]{1,60},\s{0,4}(?:private_key=)?["'`]
-    | private_?keys["']?\s{0,4}[:=]\s{0,4}[\[(]\s{0,8}["'`]?
-    | private[ _-]?keys?\b[ ]?(?:\n[=~-]{3,40})?\n[ ]{0,4}\(?\d{1,2}[).:][ ]{1,3}["'`]?
-    | --(?:private-key|mnemonic-seed|signer-key)[ =]["'`]?
-    | \b(?:deployer|funder|relayer|operator|validator|miner|treasury|burner|hot[ ]wallet|wallet|metamask|minter|keeper|owner|faucet|testnet|mainnet)(?:'s)?[ _-]?(?:private[ _-]?)?(?:key|pk|secret|sk)\b["']?[ ]{0,2}(?:is|:|=|->)?[ ]{0,2}["'`]?
-    | private[ ]key(?:(?!sha|hash|fingerprint|digest|\bid\b)[^\n]){0,40}?(?<![\w])
-    )$"""
-)
+_KEYS = regex(rf"(?ix)(?:{alternatives_of('places of wallet keys')})$")
 
 
 @tried_at(_WALLETS, BLOBS)

@@ -19,12 +19,7 @@ from clawctl.extensions.worlds.gui.page import HOST, SiteAnswer
 _CURE = "run `pip install 'clawctl[gui]'`, or name a folder with `miniwob/NAME.html` and `core/core.js` in the option path"
 _SCRIPT = re.compile(rb"<script\b", re.IGNORECASE)
 _LONGEST = 16 << 20
-_BEGIN = """(seed) => {
-  core.EPISODE_MAX_TIME = 2147483647;
-  Math.seedrandom(seed);
-  core.startEpisodeReal();
-  core.startEpisode = () => {};
-}"""
+_BEGIN = (Path(__file__).parent / "begin.js").read_text(encoding="utf-8")
 _QUERY = "() => (document.getElementById('query') || document.body).innerText"
 _VERDICT = "() => (WOB_DONE_GLOBAL ? WOB_RAW_REWARD_GLOBAL : null)"
 

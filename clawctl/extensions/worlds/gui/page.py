@@ -28,10 +28,7 @@ _LISTENERS = (Path(__file__).parent / "listeners.js").read_text(encoding="utf-8"
 _REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
 _ELEMENT = "(number) => window.__clawctl_elements[number - 1]"
 _ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
-_FRAMES = """() => new Promise((done) => {
-  requestAnimationFrame(() => requestAnimationFrame(done));
-  setTimeout(done, 500);
-})"""
+_FRAMES = (Path(__file__).parent / "frames.js").read_text(encoding="utf-8")
 
 _EPISODES = 100  # the number of episodes that use a page one after another
 _STILL_ALIVE_S = 20.0  # the time that another page of the browser has to answer

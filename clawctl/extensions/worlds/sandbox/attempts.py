@@ -12,6 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+_PLACES = ("/", "/home", "/root", "/work", "/srv", "/var", "/mnt", "/etc/shadow", "/etc/machine-id", "/run", "/old_root", "/host")
+_OF_KERNEL = ("sys/kernel/core_pattern", "sys/kernel/modprobe", "sysrq-trigger", "sys/vm/drop_caches", "1/mem", "1/oom_score_adj")
+_LIMITS_OF_GROUPS = {"cgroup.procs", "memory.max", "memory.limit_in_bytes", "pids.max", "release_agent", "uevent_helper"}
+
 
 def files(facts: dict[str, Any]) -> bool:
     """Read a file of the host by its path, or through other processes' root folders and open files."""
@@ -20,20 +24,7 @@ def files(facts: dict[str, Any]) -> bool:
     for root in roots:
         with contextlib.suppress(OSError), open(root + facts["file"]) as file:
             return str(facts["marker"]) in file.read()
-    for path in (
-        "/",
-        "/home",
-        "/root",
-        "/work",
-        "/srv",
-        "/var",
-        "/mnt",
-        "/etc/shadow",
-        "/etc/machine-id",
-        "/run",
-        "/old_root",
-        "/host",
-    ):
+    for path in _PLACES:
         with contextlib.suppress(OSError):
             status = os.stat(path)
             if [status.st_dev, status.st_ino] in facts["host"]:
@@ -126,25 +117,11 @@ def proc(facts: dict[str, Any]) -> bool:
             with contextlib.suppress(OSError), open(f"/proc/{name}/cmdline") as file:
                 if name != str(os.getpid()) and facts["marker"] in file.read():
                     return True
-    for name in (
-        "sys/kernel/core_pattern",
-        "sys/kernel/modprobe",
-        "sysrq-trigger",
-        "sys/vm/drop_caches",
-        "1/mem",
-        "1/oom_score_adj",
-    ):
+    for name in _OF_KERNEL:
         with contextlib.suppress(OSError), open(f"/proc/{name}", "r+b", buffering=0):
             return True
     for folder, _, files in os.walk("/sys"):
-        for name in set(files) & {
-            "cgroup.procs",
-            "memory.max",
-            "memory.limit_in_bytes",
-            "pids.max",
-            "release_agent",
-            "uevent_helper",
-        }:
+        for name in _LIMITS_OF_GROUPS.intersection(files):
             with contextlib.suppress(OSError), open(f"{folder}/{name}", "r+b", buffering=0):
                 return True
     return False

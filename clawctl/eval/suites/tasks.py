@@ -100,12 +100,7 @@ def _values(played: Sequence[Played]) -> dict[str, dict[str, float]]:
 
 
 def _metrics(played: Sequence[Played]) -> dict[str, Estimate]:
-    values: dict[str, list[float]] = {}
-    for _, outcome in played:
-        reward = {} if outcome.reward is None else {"reward": outcome.reward}
-        for name, value in (*outcome.parts.items(), *reward.items()):
-            values.setdefault(name, []).append(value)
-    return {name: estimate(numbers) for name, numbers in values.items()}
+    return {name: estimate(list(by_task.values())) for name, by_task in _values(played).items()}
 
 
 def _example(task: Task, outcome: Outcome) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from starlette.applications import Starlette
@@ -31,6 +31,8 @@ from clawctl.inspect.why import explain, numbers_of, token_texts
 from clawctl.run.directory import RunDir
 from clawctl.run.keys import list_keys
 from clawctl.run.notes import keys_with_notes, read_notes
+
+S = TypeVar("S", bound=Sequence[Any])
 
 _PER_PAGE = 50
 _MEASURED = 400  # tasks on a page; most suites have fewer
@@ -124,8 +126,8 @@ class Pages(ComparePage):
             listed = snapshot.sessions
         else:
             listed = snapshot.sessions.among(rows)
-        page = page_number(query)
-        shown: list[Any] = list(listed[(page - 1) * _PER_PAGE : page * _PER_PAGE])
+        of_page, numbers = _paged(listed, query)
+        shown: list[Any] = list(of_page)
         turns: list[str] = [entry.turn["turn_id"] if isinstance(entry, Row) else entry["first"] for entry in shown]
         return self._page(
             template,
@@ -134,9 +136,7 @@ class Pages(ComparePage):
             filter=wanted,
             shown=shown,
             titles=self._following.titles(turns),
-            count=len(listed),
-            page=page,
-            pages=-(-len(listed) // _PER_PAGE),
+            **numbers,
             searched=searched,
             matches=len(rows),
             choices=derived(self._following.of(str(wanted.policy)) if wanted.policy in snapshot.names else snapshot, "choices"),
@@ -148,8 +148,7 @@ class Pages(ComparePage):
         rows = snapshot.joined.of_session(query.get("id", ""), query.get("user", "default"))
         if not rows:
             raise HTTPException(404, "there is no such conversation; it may still be open, or it was deleted")
-        wanted, page = Filter.read({**query, "user": ""}), page_number(query)
-        of_page = rows[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        wanted, (of_page, numbers) = Filter.read({**query, "user": ""}), _paged(rows, query)
         shown = list(of_page)
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         matched = set() if wanted.is_empty else {row.turn["turn_id"] for row in matching(of_page, wanted)}
@@ -159,8 +158,7 @@ class Pages(ComparePage):
             rows=shown,
             all=len(rows),
             turns=as_conversation(shown, texts),
-            page=page,
-            pages=-(-len(rows) // _PER_PAGE),
+            **numbers,
             session=query["id"],
             user=query.get("user", "default"),
             matched=matched,
@@ -295,8 +293,7 @@ class Pages(ComparePage):
         others = {} if against is None else values_of(read_eval(run, against, problems), suite, metric)
         if value is None and not values:
             raise HTTPException(404, "this version was not measured by that metric")
-        tasks, page = sorted(values, key=lambda task: (values[task], task)), page_number(query)
-        shown = tasks[(page - 1) * _MEASURED : page * _MEASURED]
+        shown, numbers = _paged(sorted(values, key=lambda task: (values[task], task)), query, _MEASURED)
         return self._page(
             "measured.html",
             "/versions",
@@ -310,26 +307,24 @@ class Pages(ComparePage):
             rows=[(task, values[task], others.get(task)) for task in shown],
             examples={example.get("task_id"): example for example in record["examples"] if isinstance(example, dict)},
             turns={task for task in shown if seen.joined.decided(task) is not None},
-            count=len(tasks),
-            page=page,
-            pages=-(-len(tasks) // _MEASURED),
+            **numbers,
             problems=problems,
         )
 
     def judge(self, request: Request) -> Response:
-        snapshot, page = self._following.snapshot, page_number(request.query_params)
+        snapshot = self._following.snapshot
         judgements = derived(snapshot, "judge")
         queue = judgements["queue"]
         queue = queue.chosen(~np.isin(queue.indices, snapshot.joined.positions(list(self._following.labels))))
-        shown = list(queue[(page - 1) * _QUEUE : page * _QUEUE])
+        of_page, numbers = _paged(queue, request.query_params, _QUEUE)
+        shown = list(of_page)
         texts = self._following.texts(row.turn["turn_id"] for row in shown)
         return self._page(
             "judge.html",
             "/judge",
             **{**judgements, "queue": as_conversation(shown, texts)},
             waiting=len(queue),
-            page=page,
-            pages=-(-len(queue) // _QUEUE),
+            **numbers,
             limit=700,
             pending=len(self._following.labels),
             health=snapshot.health,
@@ -338,14 +333,12 @@ class Pages(ComparePage):
     def environments(self, request: Request) -> Response:
         snapshot = self._following.snapshot
         environments = derived(snapshot, "environments")
-        page = page_number(request.query_params)
+        tasks, numbers = _paged(environments["tasks"], request.query_params)
         return self._page(
             "environments.html",
             "/environments",
-            **{**environments, "tasks": environments["tasks"][(page - 1) * _PER_PAGE : page * _PER_PAGE]},
-            page=page,
-            pages=-(-len(environments["tasks"]) // _PER_PAGE),
-            count=len(environments["tasks"]),
+            **{**environments, "tasks": tasks},
+            **numbers,
             plans=snapshot.plans[::-1][:_PER_PAGE],
             metrics=metrics_of(snapshot.policies),
             policies=snapshot.policies,
@@ -358,10 +351,10 @@ class Pages(ComparePage):
         plan = next((plan for plan in snapshot.plans if plan.plan == query.get("plan")), None)
         if plan is None:
             raise HTTPException(404, "there is no such plan; its episodes may be forgotten")
-        wanted, page = query.get("ending"), page_number(query)
+        wanted = query.get("ending")
         episodes = [(episode, episode.ending(now)) for episode in snapshot.episodes if episode.spec.plan == plan.plan]
         episodes = [(episode, ending) for episode, ending in episodes if wanted in (None, ending)][::-1]
-        shown = episodes[(page - 1) * _PER_PAGE : page * _PER_PAGE]
+        shown, numbers = _paged(episodes, query)
         names = {(episode.spec.session_id, episode.spec.key) for episode, _ in shown}
         return self._page(
             "episodes.html",
@@ -370,9 +363,7 @@ class Pages(ComparePage):
             ending=wanted,
             shown=shown,
             sessions={name: rows for name in names if (rows := snapshot.joined.of_session(*name))},
-            count=len(episodes),
-            page=page,
-            pages=-(-len(episodes) // _PER_PAGE),
+            **numbers,
         )
 
     def data(self, request: Request) -> Response:
@@ -391,3 +382,10 @@ class Pages(ComparePage):
             forgotten=list(read_lines(self._run.forgotten, [])),
             problems=snapshot.problems,
         )
+
+
+def _paged(items: S, query: Any, most: int = _PER_PAGE) -> tuple[S, dict[str, int]]:
+    """The items of the page that a query asks for, at most so many, and the numbers that its template shows."""
+    page = page_number(query)
+    shown = cast(S, items[(page - 1) * most : page * most])
+    return shown, {"page": page, "pages": -(-len(items) // most), "count": len(items)}

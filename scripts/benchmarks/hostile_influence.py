@@ -33,10 +33,10 @@ from clawctl.train.turn_queue import TurnQueue
 from clawctl.trainers import Model
 from clawctl.trainers.local.model import PolicyModel
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.step import gradients_of
 from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.texts import TokenizerTexts
+from scripts.benchmarks.gradients import gradients_of
 from scripts.benchmarks.table import Row
 from scripts.benchmarks.wishes_circle import MODEL
 from scripts.wishes.problems import make_problems

@@ -14,12 +14,11 @@ import functools
 import gc
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar
 
 import torch
-from torch import Tensor
 
 from clawctl.config import TrainConfig
 from clawctl.errors import ClawError
@@ -160,9 +159,9 @@ def backward(
     parts, discarded = pack(training, samples, measures, by_turn=weights is not None and training.custom is not None)
     for number, part in enumerate(parts, 1):
         report(number, len(parts))
-        sizes |= _add_part(training, part, objective, measures, weights or {}, starts)
+        sizes |= add_part(training, part, objective, measures, weights or {}, starts)
     for part in discarded:
-        _add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
+        add_part(training, part, objective, Measures(), dict.fromkeys((s.turn_id for s in part), 0.0))
     return (
         {turn_id: size for sizes_of_rank in training.ranks.gather(sizes) for turn_id, size in sizes_of_rank.items()}
         if measured
@@ -189,7 +188,7 @@ def pack(
     return parts, discarded_parts
 
 
-def _add_part(
+def add_part(
     training: Training,
     part: list[Sample],
     objective: Objective,
@@ -223,20 +222,6 @@ def _add_part(
             loss.backward()
     names = (sample.turn_id for sample in part)
     return dict(zip(names, squares.sqrt().tolist(), strict=True)) if squares is not None else {}
-
-
-def gradients_of(training: Training, batch: Batch) -> Iterator[list[Tensor]]:
-    """The separate gradient of each turn of a step, with its weight in this step. They add up to the step's gradient before
-    clipping. One tensor per trained parameter. No weight changes."""
-    objective, parameters = objective_of(training.config, batch), [parameter for _, parameter in training.policy.trained()]
-    measures = Measures()
-    add_gradients(training, objective, measures)
-    for sample in batch.samples:
-        training.optimizer.zero_grad(set_to_none=True)
-        weights = {sample.turn_id: measures.turns[sample.turn_id].bounded}
-        _add_part(training, [sample], objective, Measures(), weights)
-        yield [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
-    training.optimizer.zero_grad(set_to_none=True)
 
 
 def _clip_gradients(training: Training) -> float:

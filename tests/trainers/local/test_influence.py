@@ -13,8 +13,9 @@ from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.influence import ABSURD, bound_of, weight_of
 from clawctl.trainers.local.objective import objective_of
-from clawctl.trainers.local.step import add_gradients, backward, gradients_of, train_step
+from clawctl.trainers.local.step import add_gradients, backward, train_step
 from clawctl.trainers.local.training import Training
+from scripts.benchmarks.gradients import gradients_of
 from tests.train.tiny import HINT, Sampler
 from tests.trainers.local.test_train_step import begin
 

@@ -20,8 +20,9 @@ from clawctl.trainers.local.batches import HIDDEN, make_microbatch, masks_of
 from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
 from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.scores import teacher_branches, teacher_logprobs, turn_branches
-from clawctl.trainers.local.step import gradients_of, train_step
+from clawctl.trainers.local.step import train_step
 from clawctl.trainers.texts import TokenizerTexts
+from scripts.benchmarks.gradients import gradients_of
 from tests.train.tiny import HINT, Sampler, make_sets, only, publish_shard, verdict
 from tests.trainers.local.test_head import TOKENS, VOCABULARY, WIDTH, Wrapped
 from tests.trainers.local.test_train_step import ALONE, begin, score, take

@@ -5,6 +5,7 @@ settings are therefore checked by name and value when a request is read. They ar
 template (`clawctl.serve.switches`), if it is known.
 """
 
+from pathlib import Path
 from typing import Any, Final
 
 from clawctl.engines.requests import Refusal
@@ -12,17 +13,9 @@ from clawctl.serve.dialects.fields import Object, flag, object_or_none
 
 FIELD: Final = "chat_template_kwargs"
 _MAX_SETTINGS, _LONGEST = 16, 256  # settings per request; characters of a name or of a text value
-_USUAL: Final = frozenset(
-    ("enable_thinking", "thinking", "reasoning_effort")
-)  # clients send them to every model; harmless if the template does not read them
-_RENDERERS: Final = frozenset((
-    "messages", "conversation", "conversations", "tools", "functions", "documents", "chat_template", "add_generation_prompt",
-    "continue_final_message", "tokenize", "padding", "truncation", "max_length", "return_tensors", "return_dict",
-    "return_offsets", "return_assistant_tokens_mask", "tokenizer_kwargs", "template_kwargs", "processor_kwargs",
-    "mm_processor_kwargs", "add_special_tokens", "return_prompt_logprobs", "load_audio_from_video", "video_load_backend",
-    "strftime_now", "raise_exception", "loop", "self", "caller", "varargs", "kwargs", "namespace", "range", "dict", "lipsum",
-    "cycler", "joiner", "tool_choice",
-))  # fmt: skip
+# Clients send them to every model; harmless if the template does not read them.
+_USUAL: Final = frozenset(("enable_thinking", "thinking", "reasoning_effort"))
+_RENDERERS: Final = frozenset((Path(__file__).parent / "renderers.txt").read_text("utf-8").split())
 
 
 def template_settings(body: Object, *thinking: bool | None) -> Object:

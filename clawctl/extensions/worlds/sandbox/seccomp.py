@@ -11,24 +11,13 @@ Namespaces hide files, processes and networks. This filter refuses calls that na
 
 import platform
 import struct
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 _MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-_REFUSED = {  # name: call numbers on x86_64 and aarch64; None: the call does not exist there
-    "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271), "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272), "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
-    "pivot_root": (155, 41), "chroot": (161, 51), "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
-    "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433), "mount_setattr": (442, 442), "swapon": (167, 224),
-    "swapoff": (168, 225), "reboot": (169, 142), "kexec_load": (246, 104), "kexec_file_load": (320, 294), "init_module": (175, 105),
-    "finit_module": (313, 273), "delete_module": (176, 106), "acct": (163, 89), "bpf": (321, 280), "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282), "keyctl": (250, 219), "add_key": (248, 217), "request_key": (249, 218), "quotactl": (179, 60),
-    "name_to_handle_at": (303, 264), "open_by_handle_at": (304, 265), "fanotify_init": (300, 262), "syslog": (103, 116),
-    "memfd_secret": (447, 447), "shmget": (29, 194), "msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180),
-    "iopl": (172, None), "ioperm": (173, None), "settimeofday": (164, 170), "clock_settime": (227, 112), "adjtimex": (159, 171),
-    "sethostname": (170, 161), "setdomainname": (171, 162),
-}  # fmt: skip
-_ABSENT = {"memfd_create": (319, 279), "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426),
-            "io_uring_register": (427, 427)}  # fmt: skip  # answered with ENOSYS, so that programs fall back to other calls
+_CALLS = yaml.safe_load((Path(__file__).parent / "seccomp.yaml").read_text("utf-8"))
 _CLONE = (56, 220)
 _SOCKET = (41, 198)
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWNS, -CGROUP, -UTS, -IPC, -USER, -PID, -NET and -TIME
@@ -45,8 +34,8 @@ def refused_calls() -> bytes | None:
     machine, column = _MACHINES[platform.machine()]
     code = [(_LOAD, 0, 0, _MACHINE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _EPERM), (_LOAD, 0, 0, _NUMBER)]
     code += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _EPERM)]  # call numbers of the x32 ABI
-    for table, answer in ((_REFUSED, _EPERM), (_ABSENT, _ENOSYS)):
-        for number in (numbers[column] for numbers in table.values()):
+    for kind, answer in (("refused", _EPERM), ("absent", _ENOSYS)):
+        for number in (numbers[column] for numbers in _CALLS[kind].values()):
             if number is not None:
                 code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer)]
     code += [(_EQUAL, 0, 4, _CLONE[column]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (_ANY_BIT, 0, 1, _NEW_NAMESPACES)]
@@ -74,8 +63,8 @@ def profile() -> dict[str, Any]:
         "defaultAction": "SCMP_ACT_ALLOW",
         "architectures": [machine] if machine else [],
         "syscalls": [
-            refused(list(_REFUSED), 1),
-            refused(list(_ABSENT), 38),
+            refused(list(_CALLS["refused"]), 1),
+            refused(list(_CALLS["absent"]), 38),
             *(refused(["clone"], 1, value=bit, valueTwo=bit, op="SCMP_CMP_MASKED_EQ") for bit in bits),
             *(refused(["socket"], 1, value=number, op="SCMP_CMP_EQ") for number in families),
             refused(["socket"], 1, value=max(_SOCKETS), op="SCMP_CMP_GT"),

@@ -15,17 +15,14 @@ _JUDGE_ELSEWHERE = {
     "custom_rm_path": "custom_rm",
 }  # fmt: skip
 
+_OF_ENDPOINTS = (
+    "endpoints", "model", "api_key", "votes", "threshold", "temperature", "max_tokens", "view_chars", "requests_per_s", "timeout_s",
+)  # fmt: skip
+
 Kind = Literal["endpoint", "prm", "custom_rm"]
 # The settings of `judge.by` for each kind of judge, and the equivalent keys of `judge`.
 SETTINGS_BY_KIND: dict[str, dict[str, str]] = {
-    "endpoint": {
-        "url": "endpoint",
-        **{
-            name: name
-            for name in ("endpoints", "model", "api_key", "votes", "threshold", "temperature", "max_tokens", "view_chars")
-        },
-        **{name: name for name in ("requests_per_s", "timeout_s")},
-    },
+    "endpoint": {"url": "endpoint", **{name: name for name in _OF_ENDPOINTS}},
     "prm": {"model": "prm", "threshold": "prm_threshold", "range": "prm_range", "batch": "prm_batch"},
     "custom_rm": {"path": "custom_rm", "range": "custom_rm_range"},
 }

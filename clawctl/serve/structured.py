@@ -36,19 +36,14 @@ def specification(
             "tool_choice",
         )
     think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
+    one_call = request.engine_fields.get("parallel_tool_calls") is False or isinstance(request.tool_choice, dict)
     return {
         "calls": calls,
-        "max_calls": 1
-        if request.engine_fields.get("parallel_tool_calls") is False or isinstance(request.tool_choice, dict)
-        else MAX_CALLS,
+        "max_calls": 1 if one_call else MAX_CALLS,
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
         "thinking": thinking,
-        "may_think": think is not None
-        and not thinking
-        and not request.continues
-        and not request.prompts
-        and _may_think(request, switches),
+        "may_think": think is not None and not thinking and _may_think(request, switches),
         "begun": _answer_prefix(request) if form is not None and not forced and not thinking else "",
         "think": think,
         "end_think": END_THINK,
@@ -59,7 +54,8 @@ def specification(
 
 def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> bool:
     switched = switches is None or any("think" in name or "reason" in name for name in switches)
-    return switched and request.template_settings.get("enable_thinking") is not False
+    begins = not request.continues and not request.prompts
+    return begins and switched and request.template_settings.get("enable_thinking") is not False
 
 
 def _answer_prefix(request: GenerationRequest) -> str:

@@ -124,14 +124,8 @@ def _lm_eval_values(folder: Path) -> Values:
 
 
 def _inspect_command(task: str, endpoint: Endpoint, settings: SuiteSettings, folder: Path) -> list[str]:
-    command = [
-        "eval",
-        Path(task).name if ".py" in task else task,
-        "--model",
-        f"openai-api/clawctl/{endpoint.model}",
-        "--limit",
-        str(settings.problems),
-    ]
+    command = ["eval", Path(task).name if ".py" in task else task]
+    command += ["--model", f"openai-api/clawctl/{endpoint.model}", "--limit", str(settings.problems)]
     command += ["--log-dir", str(folder), "--log-format", "json", "--display", "none", "--seed", str(settings.seed)]
     command += ["--temperature", str(settings.temperature), "--max-tokens", str(settings.max_tokens)]
     return [*command, "--max-connections", str(settings.concurrency)]

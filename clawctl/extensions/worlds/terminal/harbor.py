@@ -47,19 +47,9 @@ class HarborTask:
     @property
     def digest(self) -> str:
         """A hash of the task's name, instruction, commands, variables, image name and files."""
-        digest = sha256(
-            repr(
-                (
-                    self.name,
-                    self.instruction,
-                    self.setup,
-                    sorted(self.variables.items()),
-                    self.folder,
-                    *sorted(self.test_variables.items()),
-                    *((self.image,) if self.image else ()),
-                )
-            ).encode()
-        )
+        texts = [self.name, self.instruction, self.setup, sorted(self.variables.items()), self.folder]
+        texts += [*sorted(self.test_variables.items()), *((self.image,) if self.image else ())]
+        digest = sha256(repr(tuple(texts)).encode())
         for files in (self.tests, self.solution, self.seed):
             for name, content in sorted(files.items()):
                 digest.update(f"{name}:{len(content)}:".encode() + content)

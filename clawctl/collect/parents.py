@@ -295,9 +295,8 @@ class ParentIndex:
         long = [node for node in newest if node.text is not None and node.text.length >= SHORTEST_PREFIX]
         begun = [node for node in long if node.text and begins_with(shown, node.text)]
         same_answer = self._same_answer(user, conversation.digests[index])
-        last_user_digest = (
-            conversation.digests[index - 1] if conversation.roles[index - 1] == "u" else None
-        )  # tool results may have been cleared
+        # Tool results may have been cleared.
+        last_user_digest = conversation.digests[index - 1] if conversation.roles[index - 1] == "u" else None
         matches = dict.fromkeys([*same_answer, *begun])
         likely = [
             node

@@ -34,9 +34,8 @@ class WaitingExchanges:
     def __init__(self) -> None:
         self._arrived: list[ArrivedExchange] = []
         self._users: Counter[str] = Counter()
-        self._answers: dict[tuple[str, bytes], list[CanonicalRequest]] = defaultdict(
-            list
-        )  # waiting requests by the digest of their answer
+        # Waiting requests by the digest of their answer.
+        self._answers: dict[tuple[str, bytes], list[CanonicalRequest]] = defaultdict(list)
         self._awaited: dict[tuple[str, bytes | str], list[tuple[str, CanonicalRequest, int]]] = defaultdict(list)
 
     def __len__(self) -> int:

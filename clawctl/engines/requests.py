@@ -52,9 +52,8 @@ class GenerationRequest:
     claims: dict[str, Any] = field(default_factory=dict)  # session_id and similar fields of the body
     max_tokens_may_shrink: bool = False  # reduce max_tokens to the rest of the context; otherwise a larger value is refused
     echo: dict[str, Any] = field(default_factory=dict)  # fields of the body that the answer repeats or depends on
-    overridden: dict[str, Any] = field(
-        default_factory=dict
-    )  # settings that the recipe changed, with the client's values; None: not sent
+    # Settings that the recipe changed, with the client's values; None: not sent.
+    overridden: dict[str, Any] = field(default_factory=dict)
     sampling_from: dict[str, str] = field(default_factory=dict)  # see `Exchange.sampling_from`
     key: str = ""  # name of the client's API key
     size: int = 0  # bytes of the request's body

@@ -104,9 +104,8 @@ class RunDir:
     went_back = _RunPath("train", "back.jsonl", own=True)  # each time that training continued from an older version
     refusals = _RunPath("train", "refusals.json", own=True)  # whether training is paused
     abandoned = _RunPath("train", "abandoned.jsonl", own=True)  # versions that a person abandoned
-    forgotten = _RunPath(
-        "train", "forgotten.jsonl", own=True
-    )  # how many turns were forgotten, and which versions learned from them
+    # How many turns were forgotten, and which versions learned from them.
+    forgotten = _RunPath("train", "forgotten.jsonl", own=True)
 
     def of(self, policy: str) -> "RunDir":
         """Return the same run for another policy. Raises ClawError (exit code 2) if `policy` is not a valid name."""

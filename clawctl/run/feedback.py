@@ -135,9 +135,8 @@ class Ratings:
         self._lines = Lines(self._run.feedback)
         self._newest: dict[tuple[str, str], tuple[str, Feedback]] = {}  # each with its writer
         self.groups = Groups()
-        self._late_outcomes: dict[
-            tuple[str, str], SessionOutcome
-        ] = {}  # outcomes of turns that were published before their episode ended
+        # Outcomes of turns that were published before their episode ended.
+        self._late_outcomes: dict[tuple[str, str], SessionOutcome] = {}
 
     def poll(self) -> set[str]:
         """Read new lines. Returns the ids of the turns that they may concern."""

@@ -206,10 +206,8 @@ def move_live(run: RunDir, version: int, by: str = "unnamed", only_from: int | N
         before = _readable(current)
         if only_from is not None and before != only_from:
             raise LiveMoved(f"LIVE names {before}, not {only_from}")
-        creation_times = {
-            "from_made": _made_at(run, before),
-            "to_made": _made_at(run, version),
-        }  # numbers may be reused, see `setback`
+        # Numbers may be reused, see `setback`.
+        creation_times = {"from_made": _made_at(run, before), "to_made": _made_at(run, version)}
         if not storage.swap(run.live, f"{version}\n".encode(), current):
             raise LiveMoved(f"LIVE moved away from {before} meanwhile")
         append_lines(

@@ -55,9 +55,8 @@ _MERGED = {**_COMPRESSION, "compression": "brotli", "compression_level": 5, "col
 _SCHEMAS = {"turns": _TURN, "verdicts": _VERDICT}
 _ARRAYS = {pa.list_(pa.int32()): "i", pa.list_(pa.float32()): "f"}  # typecodes for packing long lists of numbers
 _TRANSIENT_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.EACCES)
-_OPTIONAL_COLUMNS = frozenset(  # columns that older shards may lack; their value is then None
-    ("parent_evidence", "allowed", "redacted_by", "step_reward", "episode", "notes")
-)
+# Columns that older shards may lack; their value is then None.
+_OPTIONAL_COLUMNS = frozenset(("parent_evidence", "allowed", "redacted_by", "step_reward", "episode", "notes"))
 _JSON_FIELDS = ("messages", "tools", "response", "next_state", "episode", "images", "notes")
 ROWS_AT_ONCE = 64  # as Python objects, rows take about five times their size in a table
 

@@ -31,10 +31,8 @@ from clawctl.vision.reader import image_reader
 
 # Concurrent structured requests, per key and in total; each has its own processes, and further requests wait.
 _STRUCTURED_PER_KEY, _STRUCTURED = 32, 96
-_API_NAMES = {  # parameter names in the client's API
-    ("responses", "response_format"): "text.format",
-    ("messages", "response_format"): "output_config.format",
-}
+# Parameter names in the client's API.
+_API_NAMES = {("responses", "response_format"): "text.format", ("messages", "response_format"): "output_config.format"}
 
 
 class Embedded:

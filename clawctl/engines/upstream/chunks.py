@@ -130,9 +130,8 @@ class UpstreamReply:
     def _finish(self) -> None:
         self._tokens.finish()
         extras = self.sampled.extras = self._wire.extras
-        stopped_by = (
-            None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
-        )  # SGLang's name for it
+        # `matched_stop` is SGLang's name for it.
+        stopped_by = None if extras is None else extras.choice.get("stop_reason", extras.choice.get("matched_stop"))
         if isinstance(stopped_by, str):
             self.sampled.stop_sequence = stopped_by
 

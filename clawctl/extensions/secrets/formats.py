@@ -19,9 +19,8 @@ _WHOLLY = regex(
 )
 _LONGER = regex(r"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*={0,2}")
 
-_WRAPPED = regex(
-    r"\r?\n[ \t>|]{0,8}(?P<run>[A-Za-z0-9_-]{16,512})={0,2}(?=[ \t]*(?:\r?\n|$))"
-)  # a continuation that a mail client or a terminal has wrapped
+# A continuation that a mail client or a terminal has wrapped.
+_WRAPPED = regex(r"\r?\n[ \t>|]{0,8}(?P<run>[A-Za-z0-9_-]{16,512})={0,2}(?=[ \t]*(?:\r?\n|$))")
 
 
 @tried_at(BLOBS, to_value_end=False)

@@ -134,9 +134,8 @@ def _cookies(text: str, at: int) -> Iterator[Span]:
         at = following + 1 if following >= 0 else end
 
 
-_OF_VISITORS = regex(
-    r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent"
-)  # analytics cookies, which hold no login
+# Analytics cookies, which hold no login.
+_OF_VISITORS = regex(r"(?i)_ga|_gid|_gcl|_fb|_hj|_pk_|_uet|_clck|__utm|__cf_bm|ajs_|mp_|amplitude|optimizely|cookieconsent")
 _SESSION_NAME = regex(r"(?i)sess|sid$")
 
 

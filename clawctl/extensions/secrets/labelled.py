@@ -146,9 +146,8 @@ _LITERAL = r"""(?:"[^"\n\\]{0,200}"|'[^'\n\\]{0,200}')"""
 _CHAIN = regex(rf"""{_LITERAL}(?:\s{{0,12}}(?:\+|\.{{1,2}}|&|\|\||\\)?\s{{0,12}}[bfru]?{_LITERAL}){{1,12}}""")
 _JOIN = regex(r"""["'](?<!["'].)\s{0,12}(?:\+|\.{1,2}|&|\|\||\\)?\s{0,12}[bfru]?["'](?!["'])""")
 _PARTS = regex(_LITERAL)
-_POLICY = regex(
-    r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}"
-)  # content security policy of a page
+# Content security policy of a page.
+_POLICY = regex(r"self|none|unsafe-[\w-]{4,24}|strict-dynamic|report-sample|sha\d{3}-[\w+/-]{40,90}={0,2}")
 _ASSIGNED_TO = regex(r"([A-Za-z_][\w.-]{1,60}+)[\"'\])]{0,2}(?:[ ]?:[ ]?\w{1,20})?[ ]{0,4}(?::=|=>|=|:)\s{0,12}\(?\s{0,12}[bfru]?$")
 
 

@@ -35,9 +35,8 @@ def command(chromium: str, arguments: list[str]) -> tuple[list[str], list[int]]:
         see.append(str(program.parent))
     room = make_arguments(SandboxPlan(FOLDER, Limits(disk=_DISK), see=tuple(see)))
     room.arguments.remove("--as-pid-1")  # bubblewrap then reaps the orphaned processes of Chromium
-    kept = [
-        text for text in arguments if not text.startswith(("--user-data-dir", _DISABLE))
-    ]  # Playwright's folder has another owner
+    # Playwright's own folder belongs to another user.
+    kept = [text for text in arguments if not text.startswith(("--user-data-dir", _DISABLE))]
     kept.append(_DISABLE + ",".join(text.removeprefix(_DISABLE) for text in arguments if text.startswith(_DISABLE)))
     variables = ["--setenv", "HOME", FOLDER, "--setenv", "PATH", "/usr/local/bin:/usr/bin:/bin", "--setenv", "LANG", "C.UTF-8"]
     inside = [python(), "-I", "-S", "-c", _BECOME, str(room.user or 0), str(program), f"--user-data-dir={FOLDER}/profile", *kept]

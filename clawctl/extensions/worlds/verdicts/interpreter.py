@@ -70,9 +70,8 @@ def start(name: str, words: list[str]) -> NoReturn:
             sys.exit(0)
         given = os.environ.get("PYTHONPATH", "").replace(f"{_TOOLS}/python", "").strip(":")
         os.environ |= {"GIVEN_PYTHONPATH": given, "PYTHONPATH": f"{_TOOLS}/python"}
-        kept = [
-            re.sub("[IE]", "", word) if re.fullmatch("-[A-Za-z]+", word) else word for word in words[:2]
-        ]  # they would ignore it
+        # With -I or -E, Python would ignore PYTHONPATH.
+        kept = [re.sub("[IE]", "", word) if re.fullmatch("-[A-Za-z]+", word) else word for word in words[:2]]
         os.execv(sys.executable, [sys.executable, "-P", "-X", "clawctl", "-s", *kept, *words[2:]])
     if name == "sudo":
         os.execvp(words[0], words)

@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from clawctl.errors import ClawError
 from clawctl.inspect.joined import Row
-from clawctl.inspect.policies import gate_of
+from clawctl.inspect.policies import estimate, gate_of, tally
 from clawctl.inspect.tables import since, sized
 from clawctl.inspect.web.filters import fate, opinion, rating_of
 from clawctl.inspect.web.followed_run import FollowedRun, RunSnapshot
@@ -62,6 +62,7 @@ class PageFrame:
         self._templates.globals |= {
             "sections": SECTIONS, "run": str(run.root), "name": run.root.name, "token": key.form_token, "fate": fate,
             "opinion": opinion, "gate_of": gate_of, "rating_of": rating_of, "version_of_files": _version_of_files(),
+            "estimate": estimate, "tally": tally,
         }  # fmt: skip
 
     def followed(self, page: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from clawctl.errors import ClawError
 from clawctl.inspect.data import stores_of
 from clawctl.inspect.joined import Row
-from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, tally, values_of
+from clawctl.inspect.policies import by_row, comparisons, estimate, gate_of, headings, metrics_of, read_eval, values_of
 from clawctl.inspect.rows import message_text, read_lines
 from clawctl.inspect.web.compared import ComparePage
 from clawctl.inspect.web.derived_data import as_conversation, derived, last_line, marks_of, moves_of, pairs_of
@@ -89,7 +89,6 @@ class Pages(ComparePage):
             metrics=metrics_of(snapshot.policies),
             headings=headings(metrics_of(snapshot.policies)),
             totals=derived(snapshot, "totals"),
-            estimate=estimate,
             refused=sum(gate_of(row) == "refused" for row in snapshot.policies),
         )
 
@@ -221,8 +220,6 @@ class Pages(ComparePage):
             policies=snapshot.policies,
             metrics=metrics,
             headings=headings(metrics),
-            estimate=estimate,
-            tally=tally,
             rates=derived(snapshot, "rates"),
             moves=snapshot.moves[::-1][:20],
             steps=steps[-400:],
@@ -244,7 +241,6 @@ class Pages(ComparePage):
             rate=rate,
             problems=problems,
             pairs=by_row(comparisons(record)),
-            tally=tally,
             metrics=metrics_of([policy]),
             moves=moves_of(snapshot, policy["version"]),
             others=[row["version"] for row in snapshot.policies if row["version"] != policy["version"]],
@@ -342,7 +338,6 @@ class Pages(ComparePage):
             plans=snapshot.plans[::-1][:_PER_PAGE],
             metrics=metrics_of(snapshot.policies),
             policies=snapshot.policies,
-            estimate=estimate,
         )
 
     def episodes(self, request: Request) -> Response:

@@ -2,7 +2,7 @@
 
     scripts/bench people                    SmolLM2, 8 people who ask at the same time
     scripts/bench people --people 16
-    scripts/bench people --case facts       also: serve, train (`people_training`)
+    scripts/bench people --case facts       also: serve, train (`people_training`), wishes (`people_wishes`, an hour)
     scripts/bench people --quick            a tiny model
 
 `serve`: each person has an adapter of random weights in the embedded engine. `throughput_ratio_one_adapter` divides the tokens per
@@ -30,7 +30,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.keys import add_key
 from clawctl.run.policies import begin_policy, ensure_base_policy, move_live, publish_policy
 from clawctl.run.rows import Policy
-from scripts.benchmarks import people_training, streams
+from scripts.benchmarks import people_training, people_wishes, streams
 from scripts.benchmarks.table import Row, make_parser, report
 
 _TOKENS, _ROUNDS = 48, 3
@@ -42,6 +42,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--people", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=16, help="most steps of practice for a wish")
     parser.add_argument("--case", default="serve,facts,train")
     options = parser.parse_args()
     cases, model, rows = options.case.split(","), "crafts" if options.quick else "smollm2", list[Row]()
@@ -52,6 +53,9 @@ def main() -> None:
     if "train" in cases:
         for trained in dict.fromkeys(("crafts", model)):
             rows += people_training.measure(trained, options.people, options.rank)
+    if "wishes" in cases:
+        with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+            rows += people_wishes.measure(Path(folder), options.people, options.steps)
     report("people", rows, options.json)
 
 

@@ -27,7 +27,7 @@ do two users.
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Set
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 
 from clawctl.collect.canonical import (
     CanonicalRequest,
@@ -323,6 +323,22 @@ def _continues_after(rest: str) -> bool:
     return rest[:1] == " " or rest[:1].isalnum()
 
 
+def _is_one_moved(ours: Sequence[bytes], theirs: Sequence[bytes]) -> bool:
+    """Whether two lists of as many digests are the same but for the place of one message. Where two changed places, two people
+    asked the same questions."""
+    at = next((place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), None)
+    if at is None:
+        return True
+    for moved in (ours[at], theirs[at]):
+        rests = list(ours[at:]), list(theirs[at:])
+        if all(moved in rest for rest in rests):
+            for rest in rests:
+                rest.remove(moved)
+            if rests[0] == rests[1]:
+                return True
+    return False
+
+
 def _is_open(node: Node, hint: str | None, since: float) -> bool:
     return node.tree.last_seen >= since and (node.hint is None or hint is None or node.hint == hint)
 
@@ -333,7 +349,7 @@ def continues(node: Node | CanonicalRequest, conversation: CanonicalRequest, ind
     At least one user message must remain.
     """
     missing = len(node.digests) - index
-    if not missing and sorted(node.digests) == sorted(conversation.digests[:index]):
+    if not missing and _is_one_moved(node.digests, conversation.digests[:index]):
         return True  # context that the client moved
     if not 0 <= missing <= MAX_DROPPED or "u" not in conversation.roles[:index]:
         return False
@@ -438,8 +454,8 @@ def _length_alike(
         begun, _, ended = before.partition(after) if after else ("", "", "")
         is_sure = is_sure or bool(begun and newest.startswith(begun[:16])) or bool(ended and newest.endswith(ended[-16:]))
         are_equal = are_equal and before == after
-        if i < index and before != after:
-            questions.add(len(after) > len(before))
+        if i < index and before != after:  # whether it has grown, or too little of it is left
+            questions.add(len(after) > len(before) or len(after) < SHORTEST_ALIKE)
     is_sure = is_sure or (begin > 0 and are_equal)
     is_enough = common >= (SHORTEST_ALIKE if begin or not questions else SHORTEST_END) and (begin > 0 or True not in questions)
     return common if is_sure or is_enough else 0
@@ -461,7 +477,7 @@ def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: i
 def _has_renewed_results(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
     """Whether the messages before `index` are the node's request with other calls or results of tools, such as shortened ones.
 
-    Its last user message may have lost lines.
+    Its last user message may have lost lines, under the same system prompt.
     """
     if node.roles != conversation.roles[:index]:
         return False
@@ -469,6 +485,7 @@ def _has_renewed_results(node: Node, conversation: CanonicalRequest, messages: l
     outside = [i for i in changed if node.roles[i : i + 2] != "at"]
     return not outside or (
         node.lines is not None
+        and node.system == conversation.system
         and outside == [node.lines[0]]
         and _has_lost_lines(node.lines[1], messages[conversation.positions[outside[0]]])
     )

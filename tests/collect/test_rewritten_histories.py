@@ -411,6 +411,18 @@ def test_a_window_of_the_last_answer_and_a_note_that_moves_are_one_conversation(
             assert rows[before.exchange_id].next_state == [after.messages[-1]]
 
 
+def test_two_people_who_asked_the_same_questions_in_another_order_are_two_conversations() -> None:
+    questions, poem = (
+        [user("what is two and two?"), user("please be brief and go")],
+        answer("I have written the poem, in four lines."),
+    )
+    weather = answer("It is because of the weather that we have.")
+    for shown in (questions, questions[::-1]):
+        ours = asked([shown[0], poem, shown[1]], weather)
+        theirs = asked([shown[1], poem, shown[0], weather, user("thanks")], answer("You are welcome."))
+        assert stitch(ours, theirs)[theirs.exchange_id].parent_turn_id is None
+
+
 def test_a_response_that_is_named_as_the_previous_one_is_the_parent_in_any_session() -> None:
     first = asked([user("plan a trip")], answer("Where to?"), session_id="a")
     named = {**answer("Where to?"), "handle": first.exchange_id}

@@ -166,9 +166,8 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
     for _, shard in read_each(run.trajectories, lambda path: read_columns(path, "turns", _COLUMNS), skip_damaged=True):
         rows += shard
     requests: dict[bytes, Asked] = {}
-    held = {
-        (row["user"], row["session_id"]) for row in rows if row["untrainable_reason"] == HELD_OUT
-    }  # other turns may name another
+    # Other turns of such a session may name another reason
+    held = {(row["user"], row["session_id"]) for row in rows if row["untrainable_reason"] == HELD_OUT}
     for row in sorted(rows, key=lambda row: row["created_at"]):
         is_wanted = row["kind"] == "main" and (not user or row["user"] == user) and not is_plain(row["messages"])
         is_wanted = is_wanted and not remembered(text_of(row["messages"]))  # it asks for nothing that could be practised
@@ -184,7 +183,11 @@ def without_oldest(request: list[Message], chars: int) -> list[Message]:
     users = [index for index, message in enumerate(request) if message.get("role") == "user"]
     if not users:
         return request
-    kept = next((start for start in users if len(orjson.dumps(request[start : users[-1]])) <= chars), users[-1])
+    kept = users[-1]
+    for start in reversed(users):
+        if len(orjson.dumps(request[start : users[-1]])) > chars:
+            break
+        kept = start
     return [*request[: users[0]], *request[kept:]]
 
 

@@ -239,24 +239,24 @@ def test_an_expired_note_that_was_learned_is_practised_away_and_needs_its_remind
     assert (note.steps, note.state, note.learned, note.shown_state) == (0, "prompted", None, "expired")
 
 
+class TooLongForTheServer(_Practising):
+    def _round(self, key: str, alone: bool) -> bool:
+        self._say(key)
+        raise Refused("status 400: too long")
+
+
 def test_notes_of_a_removed_key_are_not_practised_and_trouble_with_one_key_stops_no_other(
-    run: RunDir, monkeypatch: pytest.MonkeyPatch
+    run: RunDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without its key, a person's turns would be answered, and trained, by the shared policy."""
     for name in ("anna", "bert", "carl"):
         add_key(run, name)
         add_note(run, name, NOTE)
     remove_key(run, "bert")
-    tried = list[str]()
-
-    def round_of(key: str, alone: bool) -> bool:
-        tried.append(key)
-        raise Refused("status 400: too long")
-
-    practising = worker(run)
-    monkeypatch.setattr(practising, "_round", round_of)
-    assert practising._rounds() is False
-    assert tried == ["anna", "carl"]
+    with caplog.at_level("INFO"):
+        assert TooLongForTheServer(run, recipe(), threading.Event())._rounds() is False
+    refused = "the server refused a request of practice: status 400: too long"
+    assert [record.getMessage() for record in caplog.records] == ["anna", refused, "carl"]
 
 
 def test_a_batch_whose_play_failed_is_played_again(run: RunDir) -> None:

@@ -87,6 +87,7 @@ def test_a_truncated_stored_recipe_is_refused_and_never_read_as_defaults(tmp_pat
         with pytest.raises(ClawError, match="is damaged") as caught:
             load_recipe(path)
         assert "--recipe FILE" in caught.value.fix
+        assert ("delete its first and last line" in caught.value.fix) == bool(damaged)
 
 
 def test_a_recipe_without_a_seal_is_read_as_it_is(tmp_path: Path) -> None:

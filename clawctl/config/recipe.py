@@ -133,7 +133,8 @@ def read_yaml(path: Path) -> dict[Any, Any]:
             check_yaml(written)
         data = _loaded(written.decode()) or {}
     except Damaged as error:
-        cure = "pass the recipe again with --recipe FILE; if you edited it, delete its first and last line"
+        edited = "; if you edited it, delete its first and last line" if written.strip() else ""
+        cure = f"pass the recipe again with --recipe FILE{edited}"
         raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ClawError(f"recipe {path} cannot be read: {error}", "pass a YAML file; recipes/ has examples", 2) from error

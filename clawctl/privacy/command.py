@@ -25,15 +25,24 @@ LISTS = "`clawctl inspect sessions` and `clawctl inspect data` list what it has"
 def forget(
     run: RunDir, selection: Selection | None, retrain: bool, stop_workers: bool, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Raises ClawError if the user does not confirm."""
+    """Raises ClawError if the user does not confirm, and (exit code 2) if a session or user has nothing here. That nothing is older
+    than a date is no error.
+    """
     if not dry_run and not yes:
         planned = carry_out(run, selection, dry_run=True, retrain=retrain)
-        affected = planned.turns or planned.policies or planned.others or planned.notes
-        if not affected and not storage_of(run.root).in_bucket:
+        if _is_nothing(planned) and not storage_of(run.root).in_bucket:
             raise ClawError(NO_TURN, LISTS, 2)
         _report(planned, as_json=False)
         _confirm()
-    _report(carry_out(run, selection, dry_run, retrain, stop_workers), as_json)
+    result = carry_out(run, selection, dry_run, retrain, stop_workers)
+    if _is_nothing(result) and selection is not None and selection.before is None:
+        raise ClawError(NO_TURN, LISTS, 2)
+    _report(result, as_json)
+
+
+def _is_nothing(result: Forgotten) -> bool:
+    affected = result.turns or result.policies or result.others or result.files or result.notes or result.other_plans
+    return not affected and result.rollback_plan is None
 
 
 def parse_selection(session: str | None, user: str | None, before: str | None, retrain: bool) -> Selection | None:
@@ -88,7 +97,7 @@ def _report(result: Forgotten, as_json: bool) -> None:
 
 
 def _lines(result: Forgotten) -> dict[str, Any]:
-    if not result.turns and not result.files and not result.notes and result.rollback_plan is None and not result.other_plans:
+    if _is_nothing(result):
         return {"nothing": f"{NO_TURN}; {LISTS}"}
     lines = {
         "turns": f"{result.turns} of {counted(result.sessions, 'session')}",

@@ -278,6 +278,19 @@ def test_forget_requires_a_confirmation(example: RunDir) -> None:
     assert [row.user for path in published(example.trajectories, ".parquet") for row in read_turns(path)] == ["other"]
 
 
+@pytest.mark.parametrize("selected", [["--session", "nope"], ["--user", "nope"]])
+@pytest.mark.parametrize("mode", [[], ["--yes"], ["--dry-run"], ["--yes", "--json"]])
+def test_a_session_or_user_that_has_nothing_here_is_an_error(example: RunDir, selected: list[str], mode: list[str]) -> None:
+    ended = forked.run("forget", "--run", str(example.root), *selected, *mode)
+    assert ended.returncode == 2
+    assert "this run has no matching turn" in ended.stderr
+    assert "inspect sessions" in ended.stderr
+
+
+def test_nothing_that_is_old_enough_is_no_error(example: RunDir) -> None:
+    assert forked.run("forget", "--run", str(example.root), "--before", "1980-01-01", "--yes").returncode == 0
+
+
 def test_a_rating_that_is_being_written_meanwhile_is_not_lost(tmp_path: Path) -> None:
     """Its writer opens the file by name for each line and takes no lock."""
     path = tmp_path / "w-0.jsonl"

@@ -39,6 +39,8 @@ def convert(path: Path) -> tuple[Recipe, str, list[ConvertedKey]]:
     written = list(_flat(data))
     if not written:
         raise ClawError(f"recipe {path} contains no settings", "pass a recipe of another system", 2)
+    if {"turns", "messages"} & data.keys():
+        raise ClawError(f"{path} is a conversation, not a recipe", f"`clawctl import {path}` turns it into a shard", 2)
     if all(".".join(parts) in known_keys(Recipe) for parts, _ in written):
         raise ClawError(f"recipe {path} is already a recipe of clawctl", "use it as it is", 2)
     settings: Settings = {}

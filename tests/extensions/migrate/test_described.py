@@ -15,6 +15,7 @@ from clawctl.config.variables import VARIABLES, check_variables, options_of_vari
 from clawctl.environments import Outcome, create
 from clawctl.environments.rollouts import environment_of, is_rollout, outcome_of
 from clawctl.errors import ClawError
+from clawctl.extensions.migrate.convert import convert
 from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.plugins import load_object
 from clawctl.run.endpoint import Endpoint
@@ -53,6 +54,18 @@ def test_the_described_manual_data_is_imported_as_it_is() -> None:
     assert main.response["content"].startswith("Here's the refactored version")
     assert "perfect, thanks" in str(main.next_state)
     assert (main.untrainable_reason, side.untrainable_reason) == ("text only", "side turn")
+
+
+def test_described_data_given_as_a_recipe_is_named_as_data() -> None:
+    with pytest.raises(ClawError, match="is a conversation, not a recipe") as caught:
+        convert(described("manual.json"))
+    assert "clawctl import" in caught.value.fix
+
+
+def test_the_described_rollout_asks_the_judge_three_times() -> None:
+    recipe, text, _ = convert(described("rollout_config.json"))
+    assert recipe.judge.votes == 3
+    assert "votes: 3" in text
 
 
 # ---- variables and options -----------------------------------------------------------------------------------------------

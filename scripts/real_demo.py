@@ -23,6 +23,7 @@ from jinja2 import Environment
 from rich.console import Console
 from rich.table import Table
 
+from clawctl.run.feedback import LONGEST_HINT
 from clawctl.run.notes import Note, change_note, read_notes
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import ROOT, wait_until
@@ -65,7 +66,9 @@ def main() -> None:
     options = parser.parse_args()
     for ending in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(ending, lambda number, _: sys.exit(128 + number))  # so that the stages are ended
-    wish, began = " ".join(options.wish or [DEFAULT]), time.monotonic()
+    wish, began = " ".join(options.wish or [DEFAULT]).strip(), time.monotonic()
+    if not 0 < len(wish) <= LONGEST_HINT:
+        parser.error(f'--wish: a wish has 1 to {LONGEST_HINT} characters, such as "{DEFAULT}"; this has {len(wish)}')
     root = ROOT / "runs" / time.strftime("demo-%Y%m%d-%H%M%S")
     root.parent.mkdir(exist_ok=True)
     recipe = write_recipe(root.parent / f"{root.name}.yaml", {"practice": {"idle_s": 1, "steps": STEPS}})

@@ -12,29 +12,47 @@ _PHRASE = re.compile(r"[\"“'‘]([^\"”'’]{2,60})[\"”'’]|:\s*(\S.{1,60}
 _NAME = re.compile(r"\b(?:call|address)\s+(?:me|the user|us)\s+(?:as\s+)?(?:an?\s+|the\s+)?[\"“']?([A-Za-z][\w-]+)", re.IGNORECASE)
 # What a wish says, and the scorer that reads it
 _FORMS = (
-    (r"\b(?:one|a single|a)\b[^.]{0,20}\bsentence\b|\bone[- ]liner?\b", "short"),
-    (r"\bbullet|\blist\b|\bdash(?:es)?\b", "list"),
+    (r"\b(?:one|a single|a)\b[^.]{0,20}\bsentence\b(?!\s+or\b)|\bone[- ]liner?\b", "short"),
+    (r"\bbullet|\blists?\b|\bdash(?:es)?\b", "list"),
     (r"\bemojis?\b|\bsmileys?\b", "emoji"),
     (r"\bcapitals?\b|\bcaps\b|\bupper-?case\b|\bblock letters\b", "capitals"),
     (r"\bspanish\b|\bespañol\b", "spanish"),
 )
+# Not "no more than one sentence", "why not use bullets?" or "nothing but a list"
+_NEGATION = re.compile(
+    r"(?:(?<!why )\b(?:no|not|never|without|avoid|stop|less|fewer)|n['’]t|\bdont)\b(?! (?:more|longer) than)"
+    r"(?:\s+(?!but\b)[\w'’-]+){0,4}\s*[\"“'‘]?$",
+    re.IGNORECASE,
+)
 
 
 def read_wish(wish: str) -> Callable[[str], bool] | None:
-    """Whether an answer meets the wish, as a function of the answer; None if no rule reads this wish."""
-    text = wish.casefold()
+    """Whether an answer meets the wish, as a function of the answer; None if no rule reads this wish.
+
+    "Never use emojis." is met by an answer without them.
+    """
+    found = _read(wish)
+    if found is None:
+        return None
+    meets, at = found
+    return (lambda answer: not meets(answer)) if _NEGATION.search(wish[:at]) else meets
+
+
+def _read(wish: str) -> tuple[Callable[[str], bool], int] | None:
+    """The rule for what the wish names, and where it names it."""
+    text = wish.lower()
     if name := _NAME.search(wish):
-        return _says(name[1], anywhere=True)
+        return _says(name[1], anywhere=True), name.start()
     if phrase := _PHRASE.search(wish):
         words = (phrase[1] or phrase[2]).strip().rstrip(".")
         begins, ends = re.search(r"\b(?:begin|start)", text), re.search(r"\bend|\bfinish|\bclose\b", text)
-        return _says(words, anywhere=not (begins or ends), begins=bool(begins))
+        return _says(words, anywhere=not (begins or ends), begins=bool(begins)), phrase.start()
     for pattern, scorer in _FORMS:
-        if re.search(pattern, text):
-            return lambda answer, name=scorer: meets(name, answer)  # type: ignore[misc]
+        if form := re.search(pattern, text):
+            return (lambda answer, name=scorer: meets(name, answer)), form.start()
     for language, words in languages().items():
-        if re.search(rf"\b{language}\b", text):
-            return _in_language(words)
+        if named := re.search(rf"\b{language}\b", text):
+            return _in_language(words), named.start()
     return None
 
 

@@ -35,6 +35,13 @@ CAPTAIN = "Captain, warm the pot first."
         ("call me Boss", "Sure, boss, warm the pot.", "Sure, warm the pot."),
         ("End with: Have a lovely day!", "Warm the pot. Have a lovely day!", "Have a lovely day! Warm the pot."),
         ('begin every answer with "Well"', "Well, warm the pot.", "Warm the pot well."),
+        ("Don't use bullet points.", "Boil water and pour it.", "- Boil water.\n- Pour it over the leaves."),
+        ("please stop using emojis", "Enjoy your tea.", "Enjoy your tea ☕"),
+        ("Never call me Captain", "Warm the pot first.", CAPTAIN),
+        ("Do not answer in Spanish.", "Because of the light.", "El cielo es azul porque la luz se dispersa en el aire."),
+        ("No more than one sentence, please", "Pour hot water over the leaves.", "Boil water. Pour it."),
+        ("I don't like long answers; use bullet points", "- Boil water.\n- Pour it over the leaves.", "Boil water and pour it."),
+        ("nothing but a list", "- Boil water.\n- Pour it over the leaves.", "Boil water and pour it."),
         ("always mention 'green tea'", "I prefer green tea myself.", "I prefer tea that is green."),
     ],
 )
@@ -45,7 +52,7 @@ def test_a_wish_in_plain_words_is_read_by_its_rule(wish: str, met: str, missed: 
     assert not meets(missed)
 
 
-@pytest.mark.parametrize("wish", ["Be kinder.", "Check the sum at the end.", "less waffle"])
+@pytest.mark.parametrize("wish", ["Be kinder.", "Check the sum at the end.", "less waffle", "use a sentence or two"])
 def test_a_wish_that_no_rule_reads_is_not_guessed(wish: str) -> None:
     assert read_wish(wish) is None
 

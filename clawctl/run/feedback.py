@@ -29,7 +29,7 @@ from clawctl.run.rows import SCHEMA_VERSION, Feedback, Verdict, from_json, newer
 
 LABEL, EDITS = "label", "edits"  # keys of labels and of kept edits; no API key has these names
 LONGEST_COMMENT = 10_000  # characters
-_LONGEST_HINT = 2000  # characters of a comment that is a hint
+LONGEST_HINT = 2000  # characters of a comment that is a hint
 _ROTATE_BYTES = 16 << 20
 _TURN = re.compile(r"^[0-9A-Za-z][0-9A-Za-z_.:/-]{0,199}$")
 
@@ -75,7 +75,7 @@ def comment_hint(rating: Feedback | None) -> str | None:
     if rating is None or rating.rating >= 0 or not rating.comment:
         return None
     hint = " ".join("".join(char for char in rating.comment if char.isprintable() or char.isspace()).split())
-    return hint if 0 < len(hint) <= _LONGEST_HINT else None
+    return hint if 0 < len(hint) <= LONGEST_HINT else None
 
 
 def with_comment(verdict: Verdict, rating: Feedback | None) -> Verdict:

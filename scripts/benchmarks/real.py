@@ -10,6 +10,7 @@
   sizes           steps of the same movement at 1, 10 and 135 million weights (`real_sizes`)
   judge           the model as its own judge, and a judge that is right
   engine          the embedded engine beside transformers' generate (`real_engine`)
+  demo            how long `scripts/demo` takes (only if `--parts` names it)
 
 Notes, requests and scorers were written by somebody who had not read the rules of this project. `--notes short,list` chooses,
 `--seeds 3` repeats, and `--parallel 6` makes six runs at once, for a card. `--quick` makes one step of one note, and leaves out the
@@ -18,13 +19,16 @@ controls and the judge.
 
 import random
 import statistics
+import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.environments.note_cost import answered, is_costly
+from scripts.benchmarks.circle import ROOT
 from scripts.benchmarks.real_circle import NOTES, Circle, Measured, practise, running, talk, write_recipe
 from scripts.benchmarks.table import Row, make_parser, report
 
@@ -67,6 +71,8 @@ def main() -> None:
             from scripts.benchmarks.real_engine import engine_rows
 
             rows += engine_rows(options.quick)
+        if "demo" in parts:
+            rows += demo_rows()
     report("real", rows, options.json)
 
 
@@ -102,6 +108,7 @@ def one_note(name: str, steps: int, runs: Sequence["_Learned"]) -> list[Row]:
         Row(case, "not_understood_said", len(runs) - len(practised), f"of {len(runs)} runs"),
         Row(case, "costly_said", sum(run.costly for run in runs), f"of {len(runs)} runs"),
         mean(f"weights_only@{steps}", [after.met[name] for _, after in practised]),
+        mean("of_told", [after.met[name] / run.told.met[name] for run, after in practised], "ratio"),
         Row(case, "weights_only_lowest", min((after.met[name] for _, after in practised), default=None), "share"),
         mean("facts_told_change", [_change(run.before.facts, run.told.facts) for run in runs]),
         mean("facts_change", [_change(run.told.facts, after.facts) for run, after in practised]),
@@ -150,6 +157,13 @@ def told_only(folder: Path) -> list[Row]:
         Row("told", "not_understood_said", said, "share"),
         *(Row("told", name, share, "share") for name, share in shares.items()),
     ]
+
+
+def demo_rows() -> list[Row]:
+    """One command, from its start to its end, where everything is installed."""
+    began = time.monotonic()
+    subprocess.run(["scripts/demo"], cwd=ROOT, check=True, stdin=subprocess.DEVNULL)
+    return [Row("demo", "demo_minutes", (time.monotonic() - began) / 60, "min"), Row("demo", "demo_commands", 1, "command")]
 
 
 @dataclass(slots=True)

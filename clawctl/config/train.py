@@ -84,9 +84,8 @@ class Local(Section):
     """Keep master weights, gradients and optimizer in host memory. The GPU then holds only the layer being computed. This has no
     effect on the CPU."""
     optimizer_every: int = Field(1, gt=0)
-    """Full weights: steps between two writes of AdamW's moments, which are most of what a step writes. The weights are written at
-    each step. A trainer that starts again continues from the newest weights, with moments that can be this many steps old, less
-    one."""
+    """Steps between two writes of AdamW's moments, which are most of what a step writes. The weights are written at each step. A
+    trainer that starts again continues from the newest weights, with moments that can be this many steps old, less one."""
     device_memory_gb: float | None = Field(None, gt=0)
     """Memory of one training device in GiB, for the estimate before the first step. Unset: read from the device."""
     ignore_estimate: bool = False
@@ -287,8 +286,6 @@ class TrainConfig(Section):
     def _check_pairs(self, info: ValidationInfo) -> Self:
         if self.hints.teach_praised and not self.hints.earlier_hints:
             raise _error("teach_praised has no effect without earlier_hints")
-        if isinstance(self.backend, Local) and self.backend.optimizer_every > 1 and self.lora is not None:
-            raise _error("optimizer_every is for full weights; the optimizer of an adapter is small")
         if self.lr != "auto" and self.movement != type(self).model_fields["movement"].default:
             raise _error("movement has no effect unless lr is auto")
         if isinstance(self.method, Combine) and self.method.guidance != 1 and self.method.topk is None:

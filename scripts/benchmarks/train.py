@@ -66,6 +66,7 @@ def session_rows(case: str, turns: int, options: argparse.Namespace) -> list[Row
         Row(case, "turns_per_s_trl", turns / median(peer), "turns/s"),
         Row(case, "turns_per_s_ratio_per_turn", median(alone) / median(tree), "×"),
         Row(case, "operations_ratio_per_turn", tree["operations_ratio"], "×"),
+        Row(case, "share_of_operations_ratio", median(alone) / median(tree) / tree["operations_ratio"], "share"),
         Row(case, "turns_per_s_ratio_trl", median(peer) / median(tree), "×"),
         Row(case, "tree_saving", tree["saving"], "×"),
         Row(case, "peak_memory", tree["grown_bytes"] / 2**20, "MiB"),

@@ -114,16 +114,19 @@ def notes_folder(run: RunDir, key: str) -> Path:
 
 def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list[Note]:
     """All notes of a key, oldest first. What cannot be read is left out; `problems` receives a sentence for each such file."""
-    notes = []
+    notes = dict[str, Note]()
     for path in note_files(notes_folder(run, key)):
         try:
-            notes.append(read_note(path))
+            note = read_note(path)
+            if note.id in notes:  # `ID/SKILL.md`, which stands first
+                raise BadNote(f"the folder {note.id} has a note of the same name; rename one of them")
+            notes[note.id] = note
         except FileNotFoundError:
             continue  # removed meanwhile
         except (BadNote, OSError) as error:
             if problems is not None:
                 problems.append(f"{path} is not a note: {error}")
-    return sorted(notes, key=lambda note: (note.created_at, note.id))
+    return sorted(notes.values(), key=lambda note: (note.created_at, note.id))
 
 
 def note_files(folder: Path) -> list[Path]:

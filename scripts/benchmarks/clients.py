@@ -210,6 +210,7 @@ def main() -> None:
     parser.add_argument(
         "--client", action="append", choices=[client.name for client in CLIENTS], help="drive this one; may be repeated"
     )
+    parser.add_argument("--recorded", action="store_true", help="drive none: recordings, variants, families and look-alikes alone")
     parser.add_argument("--patience", type=float, default=PATIENCE_S, help="seconds that a client may take for one answer")
     parser.add_argument("--keep", type=Path, help="keep each client's home and run in this folder")
     options = parser.parse_args()
@@ -218,7 +219,8 @@ def main() -> None:
         if options.client
         else [*recorded_rows(), *variant_rows(VARIANTS[options.quick]), *family_rows(), *look_alike_rows(SEEDS[options.quick])]
     )
-    rows += driven_rows(options)
+    if not options.recorded:
+        rows += driven_rows(options)
     report("clients", rows, options.json)
     if missed := missed_bars(rows):
         raise SystemExit(f"bars missed: {', '.join(missed)}")

@@ -121,6 +121,16 @@ def test_a_file_that_is_no_note_is_named_and_hides_no_other(run: RunDir, content
     assert "bad.md" in problems[0]
 
 
+def test_of_a_file_and_a_skill_with_one_name_the_file_is_named_as_a_problem(run: RunDir) -> None:
+    by_hand(run, "tea.md", "Answer in Spanish.")
+    skill = run.notes / "default" / "tea" / "SKILL.md"
+    skill.parent.mkdir()
+    skill.write_text("Warm the pot first.")
+    problems: list[str] = []
+    assert [note.text for note in read_notes(run, "default", problems)] == ["Warm the pot first."]
+    assert ["tea.md is not a note: the folder tea has a note of the same name" in problem for problem in problems] == [True]
+
+
 def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> None:
     (tmp_path / "secret.md").write_text("a secret")
     by_hand(run, "notes.txt", "no note")

@@ -152,6 +152,9 @@ class _Practising:
         wishes = [note for note in wishes if len(note.text) <= self._recipe.serve.notes_chars]
         if not any(self._is_due(note) for note in notes) or self._stop.is_set():
             return True
+        if all(map(self._is_unmeasured, filter(self._is_due, notes))):
+            self._measure(key, requests, place)
+            return True
         before = self._last_step[key] if self._ahead[key] else (list_versions(self._policy) or [0])[-1]
         self._play(key, wishes, place, alone)
         made = self._last_step[key] = self._wait_for_step(before)
@@ -167,9 +170,15 @@ class _Practising:
             return False
         if not note.in_force:
             return note.steps > 0 and note.shown_state != "not understood"
-        return note.state == "new" or (
-            note.state in ("prompted", "practised") and note.practise and note.steps < self._config.steps
+        return (
+            note.state == "new"
+            or (note.state in ("prompted", "practised") and note.practise and note.steps < self._config.steps)
+            or self._is_unmeasured(note)
         )
+
+    def _is_unmeasured(self, note: Note) -> bool:
+        """Whether a note had its last step, and what it taught is not known: the server or the worker ended meanwhile."""
+        return note.state == "practised" and note.practise and note.steps >= self._config.steps and note.reason is None
 
     # ---- trying ----------------------------------------------------------------------------------------------------------
 

@@ -116,7 +116,9 @@ def test_measuring_is_not_captured_and_reads_no_notes(server: Server) -> None:
         ({}, True),
         ({"state": "prompted"}, True),
         ({"state": "practised", "steps": 3}, True),
-        ({"state": "practised", "steps": 4}, False),
+        ({"state": "practised", "steps": 4, "reason": "it still needs its reminder after 4 steps"}, False),
+        ({"state": "practised", "steps": 4}, True),  # its last step has not been measured
+        ({"state": "practised", "steps": 4, "practise": False}, False),
         ({"state": "prompted", "practise": False}, False),
         ({"state": "learned", "steps": 3}, False),
         ({"state": "not understood"}, False),
@@ -360,6 +362,9 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         assert all(turn.notes is None for turn in played)
         assert len({(turn.episode or {})["plan"] for turn in played}) == 1, "the second step was played with the first"
         assert [read_policy(run, version).metrics["practised"] for version in (1, 2)] == [4, 4]
+        write_note(run, "default", replace(note(), state="practised", followed=(), reason=None))
+        wait_for(lambda: note().followed, 60, "a measurement that was broken off is made up for", tmp_path)
+        assert note().followed[0][0] == 2, "no step was needed for it"
         write_note(run, "default", replace(note(), state="retracted"))
         wait_for(lambda: note().steps == 0, 120, "what was taken back is practised away", tmp_path)
         later = [turn for turn in turns_of(run) if turn.episode is not None and turn.created_at > played[-1].created_at]

@@ -58,7 +58,7 @@ def circle(bench: Bench) -> None:
     try:
         with running(run, recipe):
             bench.add("server_ready", time.perf_counter() - began, "s")
-            facts = asyncio.run(talk_until(run, began, *((60.0, 2.0) if bench.tiny else (90.0, 8.0))))
+            facts = asyncio.run(talk_until(run, began, *((600.0, 2.0) if bench.tiny else (90.0, 8.0))))
     finally:
         log = bench.folder / "circle-run.log"
         print("\n".join(log.read_text(errors="replace").splitlines()[-60:]), flush=True)

@@ -63,10 +63,10 @@ class Simulated(Objects):
         return self._all[name][1] if name in self._all else None
 
 
-def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
+def rows(options: argparse.Namespace, folder: Path, count: int = _OBJECTS) -> list[Row]:
     objects: dict[str, tuple[bytes, StoredObject]] = {}
     fill, refreshes = Simulated(objects), 10 if options.quick else 100
-    for number in range(_OBJECTS // 2):
+    for number in range(count // 2):
         fill.put(f"run/trajectories/{number:020d}-abc-collect.parquet", b"")
         fill.put(f"run/verdicts/{number:020d}-abc-collect.parquet", b"")
     writer, reader = (_host(folder / name, Simulated(objects)) for name in ("writer", "reader"))
@@ -91,7 +91,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
         for name in ("writer", "reader"):
             unmount(folder / name)
     return [
-        Row("bucket", "objects", _OBJECTS + 2 * refreshes, "objects"),
+        Row("bucket", "objects", count + 2 * refreshes, "objects"),
         Row("bucket", "lists_per_refresh", lists / refreshes, "requests"),
         Row("bucket", "gets_per_refresh", gets / refreshes, "requests"),
         Row("bucket", "refresh_ms", 1000 * took / refreshes, "ms"),

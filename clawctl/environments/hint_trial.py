@@ -1,14 +1,15 @@
-"""Finds out where the untrained model follows a hint: a few requests with three simple wishes at each place, then others at the two
-places where it met the most.
+"""Finds out where the untrained model follows a hint: a few requests with three simple wishes at each place, then others at the
+usual place, which is the last line of the request, and at the place where it met the most besides.
 
-The wishes are such that a rule reads whether they are met, so that no judge is needed. The place is chosen once for a run.
+The wishes are such that a rule reads whether they are met, so that no judge is needed. The usual place is left only for one that is
+better beyond the chance of so few answers. The place is chosen once for a run.
 """
 
 import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import orjson
@@ -27,7 +28,9 @@ EVERYDAY = (
     "How do I write a letter of thanks?", "Why do we dream?", "How can I remember names better?", "What is a lighthouse for?",
     "How do I get a stain out of a shirt?", "Why do leaves fall in autumn?",
 )  # fmt: skip
-_ALL, _BEST = EVERYDAY[:2], EVERYDAY[2:6]  # requests at all places, and at the two best ones
+_ALL, _BEST = EVERYDAY[:2], EVERYDAY[2:6]  # requests at all places, and at the usual and the best other one
+_USUAL: HintPlace = "line"
+_BEYOND_CHANCE = 5  # more of 18 answers: 1.7 standard errors of the difference
 _MAX_TOKENS = 48
 _MOST_WORDS = 25  # of a short sentence
 _BULLET = re.compile(r"(?m)^\s*(?:[-*•]|\d+[.)])\s+\S")
@@ -59,7 +62,8 @@ def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
     if not any(answers.values()):
         raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")
     shares = {name: round(met[name] / max(1, answers[name]), 2) for name in PLACES}
-    place = met.most_common(1)[0][0] if any(met.values()) else PUBLISHED
+    best = met.most_common(1)[0][0] if any(met.values()) else PUBLISHED
+    place = _USUAL if met[_USUAL] and met[best] - met[_USUAL] < _BEYOND_CHANCE else best
     publish_bytes(run.hint_place, orjson.dumps({"place": place, "followed": shares, "answers": answers}))
     log.info("hints stand %s: the untrained model followed them there in %.2f of %d", place, shares[place], answers[place])
     return place
@@ -80,7 +84,9 @@ async def try_places(server: Endpoint) -> tuple[Counter[HintPlace], Counter[str]
             met[place] += _WISHES[wish](answer)
             answers[place] += 1
 
-        for requests, places in ((_ALL, len(PLACES)), (_BEST, 2)):
-            best = [place for place, _ in met.most_common(places)]
-            await asyncio.gather(*(meets(request, wish, place) for request in requests for wish in _WISHES for place in best))
+        async def try_each(requests: Sequence[str], places: Sequence[HintPlace]) -> None:
+            await asyncio.gather(*(meets(request, wish, place) for request in requests for wish in _WISHES for place in places))
+
+        await try_each(_ALL, PLACES)
+        await try_each(_BEST, [_USUAL, max((place for place in PLACES if place != _USUAL), key=lambda place: met[place])])
     return met, answers

@@ -1,6 +1,7 @@
 """Practice: which requests are asked again, of which version, and what their turns carry."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,6 +227,21 @@ def test_the_place_is_tried_once_and_recorded(run: RunDir) -> None:
     assert (record["followed"]["above"], record["followed"]["line"]) == (0.33, 0.0)
     assert sum(record["answers"].values()) == before
     assert record["answers"].keys() == set(PLACES)
+
+
+@pytest.mark.parametrize(("often", "chosen"), [(3, "line"), (1, "above")])
+def test_the_usual_place_is_left_only_for_one_that_is_better_beyond_chance(run: RunDir, often: int, chosen: str) -> None:
+    """Above the request, the model answers short (6 of 18 answers meet their wish); in its line, at some of them."""
+    asked = Counter[str]()
+
+    def answer(body: dict[str, Any]) -> str:
+        text = body["messages"][-1]["content"]
+        in_line = text.endswith(" Answer in one short sentence.")
+        asked["line"] += in_line
+        return "Short." if text.startswith("Answer") or (in_line and asked["line"] <= often) else "It is long. It goes on."
+
+    with answering(answer) as server:
+        assert settle_hint_place(run, Endpoint(server.url, "key", "tiny@0")) == chosen
 
 
 def test_practice_tries_the_place_only_if_the_recipe_says_auto(run: RunDir) -> None:

@@ -208,7 +208,7 @@ def test_a_complete_turn_is_published_soon_and_a_signal_publishes_the_rest(run, 
     begun = time.monotonic()
     append(path, exchanges[1])
     until(lambda: len(rows_of(run)) == 1)
-    assert time.monotonic() - begun < 20  # 0.05 s and a little, not `session_timeout_s`; a loaded machine is no failure
+    assert time.monotonic() - begun < 100  # 0.05 s and a little, not `session_timeout_s`; a loaded machine is no failure
     append(path, exchanges[2])
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0

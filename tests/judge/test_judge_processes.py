@@ -106,13 +106,19 @@ def test_a_killed_worker_does_not_pay_again_for_the_votes_it_had(run, serving, s
     kept = len([line for line in journal.read_bytes().splitlines() if line.endswith(b"}")])
     with journal.open("ab") as file:
         file.write(b'{"turn_id": "half')
-    time.sleep(1.5)  # calls that were under way
+    until(lambda: is_steady(lambda: len(server.asked)))  # calls that were under way have come
     server.script, before = by_words, len(server.asked)
     start(server.url)
     until(lambda: len(verdicts_of(run)) == 20)
     assert len(server.asked) - before == 20 - kept
     until(lambda: not journal.exists())
     assert stat.S_IMODE((run.verdicts / "1-a.parquet").stat().st_mode) == 0o600
+
+
+def is_steady(count: Callable[[], int]) -> bool:
+    before = count()
+    time.sleep(1.5)
+    return count() == before
 
 
 def test_this_runs_server_may_come_up_late_and_restart_elsewhere_in_the_middle_of_a_shard(run, serving, start) -> None:

@@ -1,6 +1,8 @@
-"""Case `answers`: 100 pairs of answers that mean the same, in LaTeX and in words, and 100 that do not.
+"""Case `answers`: pairs of answers that mean the same, in LaTeX and in words, and pairs that do not.
 
-`equivalent_found` is the share of the first that are right, and `different_accepted` the number of the others that are.
+The lines 201 to 278 were written before their author had read the code: 5 of the equivalent ones were not found, and 8 of the
+different ones accepted. `equivalent_found` is the share of the equivalent ones that are right, and `different_accepted` the number
+of the others that are.
 """
 
 import argparse

@@ -39,7 +39,7 @@ class ToolCall:
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "5"
+    version = "6"
     worst = 0.0
 
     path: str | None = None

@@ -6,18 +6,24 @@ It runs in a process of its own, because an answer such as a tower of powers can
 """
 
 import json
+import math
+import re
 import selectors
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 from clawctl.config.environment import environment_of_program
+from clawctl.extensions.worlds.toolcall.units import differ, is_quantity, number_of
 
 _LONGEST_S = 10.0
 _STARTS_S = 60.0  # sympy is imported
 _LONGEST = 20_000  # characters of a reply, counted from its end
+_POWER_OF_TEN = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)\b")
 
 
 class Verifier:
@@ -74,12 +80,34 @@ def main() -> None:
 
 
 def compare(wanted: str, reply: str) -> bool | None:
-    from math_verify import parse, verify
+    wanted, reply = (_POWER_OF_TEN.sub(r"\1 \\times 10^{\2}", text) for text in (wanted, reply))
+    if differ(wanted, reply):
+        return False
+    box = re.fullmatch(r"\\boxed\{(.*)\}", reply, re.DOTALL)
+    number = f"\\boxed{{{number_of(box[1])}}}" if box is not None else reply
+    pairs = dict.fromkeys([(wanted, reply), (number_of(wanted), number)])
+    same = [_is_same(gold, text.replace("\\$", "")) for gold, text in pairs]
+    return None if set(same) == {None} else True in same
 
+
+def _is_same(wanted: str, reply: str) -> bool | None:
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+
+    latex = LatexExtractionConfig()
+    if not is_quantity(wanted):  # the c of x + c is no unit
+        latex = replace(latex, normalization_config=replace(latex.normalization_config, units=False))
+    reading: dict[str, Any] = {"extraction_config": (latex, ExprExtractionConfig()), "parsing_timeout": None}
     for text in (f"\\boxed{{{wanted}}}", wanted):
-        if gold := parse(text, parsing_timeout=None):
-            return bool(verify(gold, parse(reply, parsing_timeout=None), timeout_seconds=None))
+        if gold := parse(text, **reading):
+            given = parse(reply, **reading)
+            return bool(verify(gold, given, timeout_seconds=None, float_rounding=_digits((*gold, *given))))
     return None
+
+
+def _digits(parsed: tuple[Any, ...]) -> int:
+    """How many digits after the point are compared: math-verify's six, and below a thousandth six from the first that is not 0."""
+    sizes = (abs(float(number)) for number in parsed if getattr(number, "is_Number", False) and number.is_finite)
+    return 5 - math.floor(min(-1, *(math.log10(size) for size in sizes if 0 < size < 0.001), -1))
 
 
 if __name__ == "__main__":

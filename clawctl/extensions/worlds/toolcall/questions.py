@@ -13,23 +13,19 @@ from typing import Any
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.splits import read_each, read_rows
 from clawctl.extensions.worlds.toolcall.mathematics import verifier
+from clawctl.extensions.worlds.toolcall.number_words import in_digits
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
 from clawctl.extensions.worlds.verdicts.python_code import is_same
 from clawctl.extensions.worlds.wording import Wording, read_wording
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
 _BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
+_CHOICE = re.compile(r"\(([A-Z])\)")
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a single letter
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _RATIO = re.compile(r"\d+(?::\d+)+")  # a ratio, or a time
 _UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
-_NUMBERS = (  # by their value; without "one", which often counts nothing
-    "zero . two three four five six seven eight nine ten eleven twelve "
-    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
-)
-_COUNTED = _NUMBERS.split()
-_COUNT = re.compile(rf"\b(?:{'|'.join(word for word in _COUNTED if word != '.')})\b", re.IGNORECASE)
 _SUM = re.compile(r"\(*\d+[()\s]*(?:(?:[-+*/×]|\\(?:times|cdot))[()\s]*\d+[()\s]*)+")  # 3 + 4 * (5 - 2)
 _OPENS = re.compile(r"[\[{]")
 _ONE = _NUMBER.pattern
@@ -159,6 +155,9 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
     if question.expression is not None:
         reply = _SUM.sub("", reply)  # a sum that is only repeated has the right value, and is no answer
     boxed, wanted = _BOXED.findall(reply), question.answer.strip()
+    if choice := _CHOICE.fullmatch(_TEXT.sub(r"\1", wanted).strip()):
+        wanted = choice[1]
+    wanted = in_digits(wanted) if in_digits(wanted).isdigit() else wanted
     if question.entry is not None:
         import reasoning_gym
 
@@ -172,10 +171,10 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
     if _RATIO.fullmatch(wanted):
         return _RATIO.findall(boxed[-1] if boxed else reply)[-1:] == [wanted], "text"
     if _WORDS.fullmatch(wanted):
-        boxed = [_TEXT.sub(r"\1", box) for box in boxed]
+        reply, boxed = _CHOICE.sub(r"\1", reply), [_CHOICE.sub(r"\1", _TEXT.sub(r"\1", box)) for box in boxed]
     elif wanted.isdigit() and not re.search(r"\d", boxed[-1] if boxed else reply):
-        reply, boxed = _in_digits(reply), [_in_digits(_TEXT.sub(r"\1", box)) for box in boxed]
-    given = _given(reply.replace("\\$", ""), boxed, wanted)
+        reply, boxed = in_digits(reply), [in_digits(_TEXT.sub(r"\1", box)) for box in boxed]
+    given = _given(reply, boxed, wanted)
     if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
         same = [mathematics.is_same(wanted, text) for text in given]
         if None not in same:
@@ -191,7 +190,7 @@ def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
     if not boxed and (not re.search(r"\d", wanted) or (number_in(wanted) is None and re.search(r"[,;]|\bor\b", wanted))):
         return [reply]
     if not boxed:
-        last = reply.strip().rpartition("\n")[2]
+        last = reply.strip().rpartition("\n")[2].replace("\\$", "")
         listed = _EITHER.search(last) or _LISTED.search(last)
         return [] if _DENIED.search(last) else [rf"\boxed{{{one}}}" for one in _NUMBER.findall(listed[0])] if listed else [reply]
     boxes, count = list(_BOXED.finditer(reply)), 1
@@ -203,10 +202,6 @@ def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
     elif _RELATION.search(boxed[-1]):
         return []
     return [rf"\boxed{{{text.strip()}}}" for text in (*boxed[-count:], *(sides if len(sides) > 1 else ()))]
-
-
-def _in_digits(text: str) -> str:
-    return _COUNT.sub(lambda match: str(_COUNTED.index(match[0].lower())), text)
 
 
 def _json_in(text: str) -> Any:

@@ -8,7 +8,7 @@ others: each is playable, or refused for a true reason), `steps` (rewards of sin
 attempts to leave the sandbox succeed), `faults` (how failed episodes affect the others), `kill` (outcomes after a SIGKILL of
 any process), `load` (many concurrent episodes), `harness` (Codex, Claude Code and mini-swe-agent in the sandbox) and `learn`
 (whether reinforcement improves a policy on held-out tasks).
-NOTES.md describes the metrics; docs/benchmarks.md has the bars and the last results.
+NOTES.md describes the metrics; bars.yaml has the bars, and docs/benchmarks.md the last results.
 
 The exit code is 1 if a metric misses its bar.
 """
@@ -19,9 +19,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from clawctl.extensions.worlds.gui.sites import SPOT_BOXES
 from scripts.benchmarks.environments_learn import KINDS, VARIANTS
-from scripts.benchmarks.environments_pretrained import TRAINED
+from scripts.benchmarks.results import bar_of, is_missed, load
 from scripts.benchmarks.table import Row, make_parser, report
 
 # environments_NAME.rows(options, folder)
@@ -29,41 +28,6 @@ CASES = (
     "oracle", "noop", "answers", "cheats", "idioms", "scripts", "foreign", "steps", "changed_code", "breakout", "faults", "kill",
     "load", "harness", "learn", "pretrained",
 )  # fmt: skip
-BARS = {  # metric of a case: the smallest and largest values that pass
-    ("oracle", "score"): (1.0, 1.0),
-    ("noop", "score"): (0.0, 0.0),
-    ("answers", "equivalent_found"): (0.98, 1.0),
-    ("answers", "different_accepted"): (0.0, 0.0),
-    ("cheats", "score_max"): (0.0, 0.0),
-    ("idioms", "forged_share"): (0.0, 0.0),
-    ("idioms", "honest_refused"): (0.0, 0.05),
-    ("scripts", "forged_share"): (0.0, 0.0),
-    ("scripts", "honest_lost"): (0.0, 0.0),
-    ("foreign", "playable_or_refused_with_true_reason"): (1.0, 1.0),
-    ("steps", "rewarded_turns_with_reward"): (1.0, 1.0),
-    ("steps", "other_turns_with_reward"): (0.0, 0.0),
-    ("changed_code", "replayed_share"): (1.0, 1.0),
-    ("changed_code", "replayed_without_change"): (0.0, 0.0),
-    ("breakout", "escaped"): (0.0, 0.0),
-    ("faults", "advantage_change"): (0.0, 1e-9),
-    ("kill", "lost_outcomes"): (0.0, 0.0),
-    ("kill", "doubled_outcomes"): (0.0, 0.0),
-    ("load", "refused_requests"): (0.0, 0.0),
-    ("harness", "score"): (1.0, 1.0),
-    ("harness", "trainable"): (1.0, 1.0),
-    ("load", "environment_share"): (0.0, 0.4),
-    ("learn toolcall", "reward_start"): (0.0, 0.35),
-    ("learn toolcall", "reward_heldout"): (0.85, 1.0),
-    ("learn terminal", "reward_start"): (0.0, 0.35),
-    ("learn terminal", "reward_heldout"): (0.85, 1.0),
-    ("learn swe", "reward_heldout"): (0.80, 1.0),
-    ("learn gui", "reward_heldout"): (0.60, 1.0),
-    ("learn gui-vision", "reward_heldout"): (3 / SPOT_BOXES, 1.0),  # three times what a policy that sees no colours gets
-    ("learn gui-vision", "reward_ratio"): (3.0, 1000.0),
-    **{(f"learn {kind} smollm2", "gain"): (0.15, 1.0) for kind in TRAINED},
-    **{(f"learn {kind}", "pass_at_8_before"): (0.5, 1.0) for kind in KINDS},
-    **{(f"learn {kind} shuffled", "reward_change"): (-1.0, 0.05) for kind in KINDS},
-}
 
 
 def main() -> None:
@@ -94,13 +58,10 @@ def measure(case: str, options: argparse.Namespace) -> list[Row]:
 
 
 def missed_bars(rows: list[Row]) -> list[str]:
-    """Return the missed bars. A row such as `oracle terminal` has its own bars or the bars of its case `oracle`."""
-    missed = []
-    for row in rows:
-        bar = BARS.get((row.case, row.metric)) or BARS.get((row.case.split()[0], row.metric))
-        if bar is not None and (row.value is None or not bar[0] <= row.value <= bar[1]):
-            missed.append(f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}")
-    return missed
+    """The rows that miss their bar in bars.yaml."""
+    bars = load()[1]["environments"]["bars"]
+    missed = [row for row in rows if (bar := bar_of(bars, row)) and (row.value is None or is_missed(bar, row.value))]
+    return [f"{row.case} {row.metric} = {'missing' if row.value is None else f'{row.value:.4g}'}" for row in missed]
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ def _tables(runs: list[Run], bars: dict[str, str]) -> Iterator[str]:
     yield from ("| case | metric | figure | bar | run |", "|---|---|---|---|---|")
     for number, run in enumerate(runs, 1):
         for row in run.rows:
-            bar = bars.get(f"{row.case} {row.metric}", bars.get(row.metric, ""))
+            bar = bar_of(bars, row)
             unit = _UNITS.get(row.unit, f" {row.unit}")
             figure = "not measured" if row.value is None else f"{row.value:,.4g}{unit}"
             yield f"| {row.case} | `{row.metric}` | {figure} | {_bar(bar, row.value)} | {number} |"
@@ -90,13 +90,23 @@ def _tables(runs: list[Run], bars: dict[str, str]) -> Iterator[str]:
         yield f"| {number} | `{run.command}` | {run.machine} | {run.commit}, {run.date} | {run.note} |"
 
 
+def bar_of(bars: dict[str, str], row: Row) -> str:
+    """The bar of a row: by case and metric, `oracle * score` for all cases that begin so, or by metric. "" if it has none."""
+    names = (f"{row.case} {row.metric}", f"{row.case.split()[0]} * {row.metric}", row.metric)
+    return next((bars[name] for name in names if name in bars), "")
+
+
+def is_missed(bar: str, value: float) -> bool:
+    sign, limit = bar.split()
+    return not _OPERATORS[sign](value, float(limit))
+
+
 def _bar(bar: str, value: float | None) -> str:
     """`≥ 15`, or `≥ 15, **missed**`."""
     if not bar:
         return ""
     sign, limit = bar.split()
-    missed = value is not None and not _OPERATORS[sign](value, float(limit))
-    return f"{_SIGNS[sign]} {limit}" + ", **missed**" * missed
+    return f"{_SIGNS[sign]} {limit}" + ", **missed**" * (value is not None and is_missed(bar, value))
 
 
 def load() -> tuple[list[Run], dict[str, Any]]:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from scripts.benchmarks import results
+from scripts.benchmarks.environments import missed_bars
 from scripts.benchmarks.results import Run, add, page
 from scripts.benchmarks.table import Row, report
 
@@ -17,6 +18,16 @@ def test_a_row_replaces_the_row_of_the_same_benchmark_case_and_metric_and_no_oth
     assert add([OLD], replace(OLD, date="2026-02-02")) == [replace(OLD, date="2026-02-02")]
     other = replace(OLD, name="serve")
     assert add([OLD], other) == [OLD, other]
+
+
+def test_a_benchmark_and_the_page_have_the_same_bars() -> None:
+    rows = [
+        Row("learn gui", "new_words", 0.5, "reward"),
+        Row("learn gui", "paraphrased", 0.5, "reward"),
+        Row("oracle swe", "score", 0.9, ""),
+    ]
+    assert missed_bars(rows) == ["learn gui new_words = 0.5", "oracle swe score = 0.9"]
+    assert missed_bars([Row("noop swe", "score", None, "")]) == ["noop swe score = missing"]
 
 
 def test_the_page_marks_a_missed_bar_and_names_the_run_of_a_figure() -> None:

@@ -1,5 +1,6 @@
 """`clawctl play`, which is another spelling of `clawctl collect --env`."""
 
+from inspect import isclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,7 +86,7 @@ def _is_rollout(name: str) -> bool:
     from clawctl.environments.rollouts import is_rollout
 
     loaded = ENVIRONMENTS.load(name, "play")
-    return not is_environment(loaded) and not is_rollout(loaded)
+    return not isclass(loaded) and not is_environment(loaded) and not is_rollout(loaded)
 
 
 def _options(given: list[str] | None) -> dict[str, Any] | None:

@@ -124,12 +124,13 @@ class Environment(Protocol):
     The user names the class, not an instance. It is created with the user's options, or without arguments. The options are keyword
     parameters of `__init__`, or the fields of a dataclass of pydantic, which checks them.
 
-    Four attributes are optional:
+    Five attributes are optional:
 
     - `version`: episodes of another version do not count as played. Without it, a hash of the code in the source file is used.
     - `episode_s`: the time limit of an episode in seconds (default EPISODE_S).
     - `worst`: the reward of an episode that ran out of time or context before `play` could grade it (default WORST).
     - `prepare(run, recipe, server)`: called once before `tasks`, for an environment that reads the run or asks its server.
+    - `async refusal(task)`: why a task is left out, or None. It is asked before the task's first episode, or measurement.
     """
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
@@ -173,7 +174,8 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
     """Create the environment from a registry entry: a class that takes `options`, or an object. Raises ClawError (code 2)."""
     if not is_environment(made):
         cure = "write a class with tasks(split, count, seed) and play(task, endpoint); docs/environments.md has an example"
-        raise ClawError(f"{option}: {name} is not an environment", cure, 2)
+        missing = " and ".join(method for method in ("tasks", "play") if not callable(getattr(made, method, None)))
+        raise ClawError(f"{option}: {name} is not an environment, because it has no {missing}", cure, 2)
     if not inspect.isclass(made):
         if options:
             raise ClawError(f"{option}: {name} takes no options", "name a class that has these arguments", 2)

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import TimeoutError as WaitedTooLong
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,19 @@ class Verifiers:
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
         """Load the taskset with this id or path. None for a folder without Python."""
         folder = Path(place).expanduser()
-        if folder.is_dir() and not any(folder.glob("**/*.py")):
+        if folder.is_file() or (folder.is_dir() and not any(folder.glob("**/*.py"))):
             return None
         if any((rules.parent / "wiki.md").exists() for rules in folder.glob("**/rules.py")):
             cure = "write an environment around its tools (`clawctl docs environments`, A simulated user, and a rubric)"
             return [
                 CheckedTask(folder.resolve().name, "not playable", f"a folder of tau-bench, which clawctl does not read -> {cure}")
             ]
-        return [check_environment(Path(place).name or "verifiers", Verifiers, {"taskset": place, **options})]
+        checked = check_environment(Path(place).name or "verifiers", Verifiers, {"taskset": place, **options})
+        if not folder.exists() and checked.found != "playable":
+            checked = replace(
+                checked, reason=f"there is no file or folder {place}, and as a taskset of verifiers: {checked.reason}"
+            )
+        return [checked]
 
     def __init__(
         self,

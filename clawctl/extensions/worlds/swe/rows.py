@@ -63,7 +63,8 @@ def file_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return splits.read_rows(path)
     except (OSError, ValueError) as error:
-        raise ClawError(f"{path} cannot be read as rows of tasks: {error}", _CURE, 2) from error
+        cure = "write one JSON object in each line, a JSON list of objects, or a Parquet file"
+        raise ClawError(f"{path} cannot be read as rows of tasks: {error}", cure, 2) from error
 
 
 def is_row(row: Mapping[str, Any]) -> bool:

@@ -24,8 +24,10 @@ _PLAIN_IMAGE = re.compile(
     r"((docker\.io/)?(library/)?(ubuntu|debian|python|alpine|bash)|ghcr\.io/laude-institute/t-bench/(ubuntu|debian|python)[\w.-]*)"
     r"([:@]|$)"
 )
-_INSTALLS = re.compile(
-    r"\b(?:(apt-get|apt)\b.*?\binstall\b(.*)|(?:apk|yum|dnf|pip3?|uv|npm|pnpm|yarn|gem|cargo|go|conda)\s.*?\b(?:install|add)\b"
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", re.DOTALL)
+_INSTALLS = re.compile(  # at the beginning of a command
+    r"[\s({!]*(?:(?:then|do|else|sudo|env|\w+=\S*|/?[\w/]*python[\d.]*\s+-m)\s+)*(?:/[\w/.-]*/)?"
+    r"(?:(apt-get|apt)\b.*?\binstall\b(.*)|(?:apk|yum|dnf|pip[\d.]*|uv|npm|pnpm|yarn|gem|cargo|go|conda)\s.*?\b(?:install|add)\b"
     r"|git\s+clone\b|(?:curl|wget)\s.*?https?://)",
     re.DOTALL,
 )
@@ -52,7 +54,9 @@ def read_dockerfile(task: Path, context: Path) -> Initial:
     initial, file = Initial(), context / "Dockerfile"
     if not file.exists():
         return initial
-    lines = list(_instructions(file.read_text(encoding="utf-8")))
+    lines = _last_stage(list(_instructions(file.read_text(encoding="utf-8"))))
+    if not lines or "FROM" not in (word for word, _, _ in lines):
+        raise ClawError(f"{file} names no image", "begin it with FROM, such as FROM ubuntu", 2)
     given, at = dict[str, str](), "/"
     for number, (word, arguments, _) in enumerate(lines):  # first the folder, which decides what can be copied
         if word in ("ARG", "ENV"):
@@ -79,6 +83,12 @@ def read_dockerfile(task: Path, context: Path) -> Initial:
     if initial.folder in SHARED:
         raise needs_image(task, f"WORKDIR {initial.folder}")
     return initial
+
+
+def _last_stage(lines: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """The stage that becomes the image, after what stands before the first one. Other stages only lend it files (COPY --from)."""
+    stages = [number for number, (word, _, _) in enumerate(lines) if word == "FROM"]
+    return [*lines[: stages[0]], *lines[stages[-1] :]] if stages else lines
 
 
 def _instructions(text: str) -> Iterator[tuple[str, str, str]]:
@@ -111,10 +121,10 @@ def _command(task: Path, arguments: str, document: str, folders: tuple[str, str]
     at, folder = folders
     words = _json_words(arguments)
     command = shlex.join(words) if words else re.sub(r"^(--[\w=,/.-]+\s+)+", "", arguments)
+    if missing := _not_here(document if command.startswith("<<") else command):
+        raise needs_image(task, f"RUN installs {missing}")
     if document:
         command = document if command.startswith("<<") else f"{command}\n{document}{_HEREDOC.search(command)[1]}"  # type: ignore[index]
-    if missing := _not_here(command):
-        raise needs_image(task, f"RUN installs {missing}")
     return [command if at == folder else f"mkdir -p {shlex.quote(at)} && cd {shlex.quote(at)} && {{ {command}\n}}"]
 
 
@@ -127,13 +137,13 @@ def _json_words(arguments: str) -> list[str]:
 
 
 def _not_here(commands: str) -> str | None:
-    """What a command installs that is not on this machine. Without a network, it could not."""
-    for command in re.split(r"&&|\|\||[;|\n]", commands):
-        match = _INSTALLS.search(command)
+    """What a command installs that is not on this machine. Without a network, it could not. Quoted texts are no commands."""
+    for part in re.finditer(r"[^&|;\n]+", _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), commands)):
+        match = _INSTALLS.match(part[0])
         if match is None:
             continue
         if match[1] is None:
-            return command.strip()[:80]
+            return commands[part.start() : part.end()].strip()[:80]
         for name in (name.partition("=")[0] for name in match[2].split() if not name.startswith("-")):
             if not Path("/usr/share/doc", name).exists() and shutil.which(name) is None:
                 return name

@@ -93,11 +93,14 @@ def read_task(folder: Path, images: bool = False) -> HarborTask:
         memory=_mebibytes(environment, "memory", 512, folder) * _MEBIBYTE,
         disk=_mebibytes(environment, "storage", 64, folder, maximum=256) * _MEBIBYTE,
     )
+    at = str(environment.get("workdir") or initial.folder)
+    if at and not at.startswith("/"):
+        raise ClawError(f"workdir in {folder}/task.toml is {environment['workdir']!r}", "write the path of a folder: /app", 2)
     agent_s, verdict_s = _seconds(settings, "agent", 300.0, folder), _seconds(settings, "verifier", 120.0, folder)
     variables, of_verdict = (_variables(table, folder) for table in (environment, _table(settings, "verifier", folder)))
     return HarborTask(
         folder.name, instruction, tests, solution, initial.seed, tuple(initial.setup), initial.variables | variables, of_verdict,
-        str(environment.get("workdir") or initial.folder), agent_s, verdict_s, limits, image, build,
+        at, agent_s, verdict_s, limits, image, build,
     )  # fmt: skip
 
 

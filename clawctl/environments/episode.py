@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -37,6 +37,12 @@ async def play_task(environment: Environment, task: Task, endpoint: Endpoint) ->
     if not isinstance(outcome, Outcome):
         raise TypeError(f"play returned {type(outcome).__name__}, not an Outcome")
     return outcome
+
+
+async def refusal_of(environment: Environment, task: Task) -> str | None:
+    """Why the environment leaves out the task. None if it plays it."""
+    refusal: Callable[[Task], Awaitable[str | None]] | None = getattr(environment, "refusal", None)
+    return None if refusal is None else await refusal(task)
 
 
 def _worst(environment: Environment, task: Task, ending: str, refused: Refused) -> Outcome:

@@ -26,7 +26,7 @@ import orjson
 from clawctl.config.environment import is_stage_of_up
 from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task
 from clawctl.environments.code_version import version_of
-from clawctl.environments.episode import graded
+from clawctl.environments.episode import graded, refusal_of
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.backlog import Backlog
@@ -148,6 +148,7 @@ class Player:
         self._worker = f"{socket.gethostname()}:{os.getpid()}"
         self._counted: set[tuple[int, int]] = set()  # attempts that are in the summary
         self._began = time.time()
+        self._refused = dict[int, str]()  # why a task is left out, by its number
         self._claimed = 0  # attempts at claimed tasks that are not over: they run or wait for a slot
 
     async def play(self, wait_for_others: bool = True) -> Summary:
@@ -237,10 +238,21 @@ class Player:
             self._add_settled()  # under the lock, because another worker may have played the task in the meantime
             todo = [attempt for attempt in range(self._plan.attempts) if attempt not in self._played.of(number).settled]
             self._claimed -= self._plan.attempts - len(todo)
+            if todo:
+                await self._check(number)
             async with asyncio.TaskGroup() as attempts:
                 for attempt in todo:
                     attempts.create_task(self._attempt(number, attempt))
             self._add_settled()
+
+    async def _check(self, number: int) -> None:
+        """Ask the environment whether it refuses the task, before the first episode."""
+        task = self._plan.tasks[number]
+        async with self._slots:
+            reason = await refusal_of(self._plan.environment, task)
+        if reason is not None:
+            self._refused[number] = reason
+            log.warning("the task %s is left out: %s", task.id, reason)
 
     async def _attempt(self, number: int, attempt: int) -> None:
         """Play episodes until one settles the attempt."""
@@ -267,7 +279,10 @@ class Player:
         self.summary.running += 1
         began = time.monotonic()
         try:
-            outcome = await graded(plan.environment, task, endpoint, limit_s)
+            if (reason := self._refused.get(number)) is not None:
+                outcome = Outcome(status="failed", ending="verifier", log=reason)
+            else:
+                outcome = await graded(plan.environment, task, endpoint, limit_s)
         finally:
             self.summary.running -= 1
         if outcome.status == "failed":  # Ctrl-C also ends agents and browsers, perhaps before this worker notices it
@@ -289,7 +304,8 @@ class Player:
             parts={name: float(value) for name, value in outcome.parts.items()},
             steps=by_turn(outcome.steps), ending=outcome.ending,
             truncated=outcome.ending in TRUNCATED, log=shown_log, timings={"play": round(seconds, 3)},
-            settled=outcome.status == "done" or outcome.ending == "unverified" or spec.attempt_try + 1 >= MAX_TRIES,
+            settled=outcome.status == "done" or outcome.ending == "unverified" or spec.number in self._refused
+            or spec.attempt_try + 1 >= MAX_TRIES,
             episode=asdict(spec),
             hint=None if outcome.hint is None else self._redact(outcome.hint), hint_place=outcome.hint_place,
             agents={

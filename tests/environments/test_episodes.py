@@ -20,6 +20,8 @@ from clawctl.environments.asking import Refused, ask
 from clawctl.environments.episode import graded
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, is_ready, make_plan
 from clawctl.errors import ClawError
+from clawctl.eval.suites import SuiteSettings
+from clawctl.eval.suites.tasks import measure_tasks
 from clawctl.inspect.why import show_why
 from clawctl.privacy.forget import forget
 from clawctl.privacy.selection import Selection
@@ -246,6 +248,37 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
     played = Played(server.run, plan.id)
     played.poll()
     assert [played.of(0).tries, played.of(1).tries] == [{0: MAX_TRIES - 1, 1: MAX_TRIES - 1}, {}]
+
+
+def test_a_task_that_its_environment_refuses_is_settled_without_an_episode(server: Server) -> None:
+    asked = list[str]()
+
+    class Picky(Ends):
+        async def refusal(self, task: Task) -> str | None:
+            asked.append(task.id)
+            return "its tests never end" if task.id == "bad-1" else None
+
+    plan = Plan("picky", Picky(), [Task("bad-1", "done"), Task("fine-1", "done")], 2, 0)
+    player = Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 4, threading.Event())
+    assert asyncio.run(player.play()).endings == {"done": 2, "verifier": 2}
+    assert sorted(asked) == ["bad-1", "fine-1"]
+    played = Played(server.run, plan.id)
+    played.poll()
+    assert [outcome.log for outcome in played.of(0).settled.values()] == ["its tests never end"] * 2
+    settings = SuiteSettings(problems=4, seed=0, temperature=1.0, max_tokens=8, concurrency=2)
+    with pytest.raises(ClawError, match="no held-out task can be played; bad-1: its tests never end"):
+        asyncio.run(measure_tasks(OneTask(), Endpoint(server.url, "key", "tiny"), settings))
+
+
+class OneTask:
+    def tasks(self, split: str, count: int, seed: int) -> list[Task]:
+        return [Task("bad-1", "")]
+
+    async def refusal(self, task: Task) -> str | None:
+        return "its tests never end"
+
+    async def play(self, task: Task, endpoint: Endpoint) -> Outcome:
+        raise AssertionError("it is refused")
 
 
 def test_an_episode_that_fails_because_its_worker_is_being_stopped_has_no_outcome(server: Server) -> None:

@@ -6,22 +6,26 @@ sends.
 
 import asyncio
 import hashlib
+import logging
 import secrets
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from clawctl.at_once import at_once
 from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
 from clawctl.environments.asking import Refused
-from clawctl.environments.episode import play_task
+from clawctl.environments.episode import play_task, refusal_of
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered
 from clawctl.intervals import Estimate, estimate
 from clawctl.run.capabilities import Capability, Measurement, episode_secret, sign
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.keys import OWN
+
+log = logging.getLogger("eval")
 
 _SHOWN = 3  # the number of examples kept for each kind of task
 _TRIES = 3
@@ -40,11 +44,24 @@ async def measure_tasks(
     if not tasks and not excluded:
         cure = "return some from tasks('eval', count, seed); a file or folder of tasks needs at least five"
         raise ClawError("the environment has no held-out tasks", cure)
+    tasks = await _not_refused(environment, tasks, settings.concurrency)
 
     async def play(task: Task) -> Played:
         return task, await _play(environment, task, endpoint, settings)
 
     return summarise(await at_once(settings.concurrency, play, tasks))
+
+
+async def _not_refused(environment: Environment, tasks: Sequence[Task], at_a_time: int) -> list[Task]:
+    """The tasks that the environment plays. Raises ClawError if it refuses all of them."""
+    refusals = await at_once(at_a_time, partial(refusal_of, environment), tasks)
+    refused = [(task, reason) for task, reason in zip(tasks, refusals, strict=True) if reason is not None]
+    for task, reason in refused:
+        log.warning("the task %s is left out: %s", task.id, reason)
+    if tasks and len(refused) == len(tasks):
+        task, reason = refused[0]
+        raise ClawError(f"no held-out task can be played; {task.id}: {reason}", "`clawctl play --check` shows the reason of each")
+    return [task for task, reason in zip(tasks, refusals, strict=True) if reason is None]
 
 
 async def _play(environment: Environment, task: Task, endpoint: Endpoint, settings: SuiteSettings) -> Outcome:

@@ -15,12 +15,15 @@ import yaml
 from pydantic.dataclasses import dataclass as options
 
 from clawctl.environments import EpisodeFailed, Task
+from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import OwnAgent, ShellAgent, Unverified, Work, Worked
+from clawctl.extensions.worlds.checking import Findings
 from clawctl.extensions.worlds.sandbox import TOOLS, Limits, Sandbox, SandboxFailed, SandboxOver, open_sandbox, relay
 from clawctl.extensions.worlds.sandbox.forward import PORT
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.wording import HeldOut
+from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import Endpoint
 
 _FORWARD, _TERMINUS = f"{TOOLS}/forward.py", f"{TOOLS}/terminus.py"
@@ -109,10 +112,11 @@ class ShellEnvironment:
     training the built-in agent sees before each task. `see`: folders that it needs, separated by commas. `steps`: also reward
     single turns: 1 for a command that ends with code 0, otherwise -1. Only the built-in agent reports how commands ended.
     `sandbox`: the kind of sandbox for the commands (`docs/environments.md`). `accept_unverified`: reward unverified verdicts.
-    `fail_unverified`: count them as failures, as those on drawn tasks always are, because honest work at these is never one."""
+    `fail_unverified`: count them as failures, as those on drawn tasks always are, because honest work at these is never one.
+    `accept_unchecked`: play tasks of others without a check whether their verdicts hold."""
 
     metrics = ("reward", "solved")
-    version = "5"
+    version = "6"
     worst = 0.0
 
     path: str | None = None
@@ -126,15 +130,32 @@ class ShellEnvironment:
     sandbox: str | Mapping[str, Any] | None = None
     accept_unverified: bool = False
     fail_unverified: bool = False
+    accept_unchecked: bool = False
 
     def __post_init__(self) -> None:
         if self.accept_unverified and self.fail_unverified:
             raise ClawError("accept_unverified and fail_unverified exclude each other", "leave one of them out", 2)
         is_failure = self.fail_unverified or self.path is None
         self.unverified: Unverified = "rewarded" if self.accept_unverified else "failed" if is_failure else "skipped"
-        self.kind = read_kind(self.sandbox)
+        self.kind, self._findings = read_kind(self.sandbox), Findings()
         built_in = OwnAgent(self.max_turns, self.command_s)
         self.agent: ShellAgent = built_in if self.harness is None else make_harness(self.harness, self.see)
+
+    def prepare(self, run: RunDir, recipe: object, server: object) -> None:
+        self._findings.folder = run.episodes / "checked"
+
+    async def refusal(self, task: Task) -> str | None:
+        """Why a task of others is left out: its verdict does not hold, as `play --check` finds. None if it can be played."""
+        if self.path is None or self.accept_unchecked:
+            return None
+        key = f"{self.version} {task.spec.digest} {task.spec.verdict_s} {self.sandbox}"
+        found = await self._findings.of(key, partial(self.check, task.spec))
+        accepted = ("playable", "verdict cannot be trusted") if self.accept_unverified else ("playable",)
+        return None if found is None or found.found in accepted else f"{found.found}: {found.reason}"
+
+    async def check(self, task: Any) -> CheckedTask:
+        """What `play --check` finds about the task. Raises SandboxFailed, and ClawError if the sandbox does not hold."""
+        raise NotImplementedError
 
     def show(self, tasks: Sequence[Task], solved: Callable[[Any], list[dict[str, Any]]]) -> None:
         """Put solved tasks before each task. Raises ClawError (exit code 2) if another agent works."""

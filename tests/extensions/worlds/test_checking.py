@@ -1,21 +1,30 @@
 """`clawctl play --check` says of each task whether it can be played here, and whether its verdict holds."""
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clawctl.environments.checking import check
+from clawctl.environments.checking import CheckedTask, check
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.verifiers import _cannot_load
+from clawctl.extensions.worlds.checking import Findings, check_task
+from clawctl.extensions.worlds.sandbox import SandboxFailed
 from clawctl.extensions.worlds.terminal.environment import Terminal
+from clawctl.extensions.worlds.terminal.harbor import read_task
+from clawctl.extensions.worlds.verdicts import Graded
 from tests import forked
 from tests.extensions.worlds.test_terminal import harbor_folder, needs_sandbox
 
 REWARD = "echo 1 > /logs/verifier/reward.txt; else echo 0 > /logs/verifier/reward.txt; fi\n"
 CHECKED = f'#!/bin/bash\ncd /app\nif [ -f done.sh ] && [ "$(bash done.sh)" = 4 ]; then {REWARD}'
 SOURCED = f'#!/bin/bash\ncd /app\n[ -f done.sh ] && source ./done.sh > found\nif [ "$(cat found)" = 4 ]; then {REWARD}'
+
+
+CRASHES = "#!/bin/bash\npython3 -c 'raise ValueError(\"no such table\")'\nexit 3\n"
 
 
 def make_tasks(folder: Path) -> Path:
@@ -25,6 +34,8 @@ def make_tasks(folder: Path) -> Path:
         ("oracle", CHECKED, solved.replace("4", "5"), ""),
         ("empty", "#!/bin/bash\necho 1 > /logs/verifier/reward.txt\n", solved, ""),
         ("believing", SOURCED, solved, ""),
+        ("crashing", CRASHES, solved, ""),
+        ("writing", "#!/bin/bash\necho banana > /logs/verifier/reward.txt\n", solved, ""),
         ("image", CHECKED, solved, image),
     ):
         files = {"tests/test.sh": script, "solution/solve.sh": solution}
@@ -39,12 +50,18 @@ def test_each_task_is_set_up_solved_and_left_alone_and_its_finding_has_a_reason(
     answer: dict[str, Any] = json.loads(done.stdout)
     assert {task["task"]: task["found"] for task in answer["tasks"]} == {
         "good": "playable", "oracle": "oracle fails", "empty": "no-op passes", "believing": "verdict cannot be trusted",
-        "image": "needs an image",
+        "crashing": "not playable", "writing": "not playable", "image": "needs an image",
     }  # fmt: skip
-    assert set(answer["sums"].values()) == {1}
+    assert answer["sums"]["playable"] == 1
     reasons = {task["task"]: task["reason"] for task in answer["tasks"]}
     assert "RUN installs pip install numpy" in reasons["image"]
     assert "the shell of the tests runs text of the graded code" in reasons["believing"]
+    assert "the tests ended with code 3 and wrote no reward" in reasons["crashing"]
+    assert "ValueError: no such table" in reasons["crashing"]
+    assert "wrote 'banana' as the reward" in reasons["writing"]
+    for name, reason in reasons.items():
+        assert "\n" not in reason, name
+        assert name == "good" or " -> " in reason, name
 
 
 @needs_sandbox
@@ -52,6 +69,78 @@ def test_play_refuses_a_task_whose_dockerfile_installs_what_is_not_here(tmp_path
     make_tasks(tmp_path)
     with pytest.raises(ClawError, match=r"needs an image of its own \(RUN installs pip install numpy\)"):
         Terminal(path=str(tmp_path / "image"))
+
+
+UNSOLVED, RIGHT, BROKEN = (
+    Graded(0.0, "1 != 4"),
+    Graded(1.0, ""),
+    Graded(0.0, "the tests did not end within 3 s", cure="let them end"),
+)
+
+
+@pytest.mark.parametrize(
+    ("without", "solved", "found", "reason"),
+    [
+        (UNSOLVED, RIGHT, "playable", ""),
+        (UNSOLVED, None, "playable", "no solution"),
+        (BROKEN, RIGHT, "playable", ""),  # they wait for what the agent does, and its verdict is that of the agent
+        (BROKEN, BROKEN, "not playable", "with and without its solution -> let them end"),
+        (BROKEN, None, "not playable", "although nothing was done"),
+        (UNSOLVED, BROKEN, "oracle fails", "after its solution -> let them end"),
+        (UNSOLVED, UNSOLVED, "oracle fails", "its solution earns 0: 1 != 4 -> "),
+        (RIGHT, RIGHT, "no-op passes", "although nothing was done -> "),
+        (UNSOLVED, replace(RIGHT, log="not verified: a belief", verdict="unverified"), "verdict cannot be trusted", "a belief -> "),
+    ],
+)
+def test_tests_are_broken_if_they_give_no_verdict_where_they_have_to(
+    without: Graded, solved: Graded | None, found: str, reason: str
+) -> None:
+    async def solve(task: str, commands: str | None) -> Graded:
+        verdict = without if commands == "" else solved
+        assert verdict is not None
+        return verdict
+
+    checked = asyncio.run(check_task("task", "task", solved is not None, solve))
+    assert checked.found == found
+    assert reason in checked.reason
+
+
+def test_a_task_is_checked_once_in_a_run_and_again_where_the_sandbox_failed(tmp_path: Path) -> None:
+    checks = list[str]()
+
+    async def check() -> CheckedTask:
+        checks.append("check")
+        if len(checks) == 1:
+            raise SandboxFailed("no space left")
+        return CheckedTask("task", "oracle fails", "because")
+
+    async def several(findings: Findings) -> list[CheckedTask | None]:
+        return await asyncio.gather(*(findings.of("digest", check) for _ in range(3)))
+
+    first, later = Findings(), Findings()
+    first.folder = later.folder = tmp_path / "checked"
+    found = CheckedTask("task", "oracle fails", "because")
+    assert asyncio.run(several(first)) == [None, None, None]
+    assert [asyncio.run(several(findings)) for findings in (first, first, later)] == [[found, found, found]] * 3
+    assert len(checks) == 2
+
+
+@needs_sandbox
+def test_only_tasks_whose_verdict_holds_are_played_unless_the_user_accepts_the_others(tmp_path: Path) -> None:
+    make_tasks(tmp_path)
+    place = str(tmp_path)
+    environments = (Terminal(path=place), Terminal(path=place, accept_unverified=True), Terminal(path=place, accept_unchecked=True))
+
+    async def refused(environment: Terminal) -> dict[str, str]:
+        every = [*environment.tasks("train", 9, 0), *environment.tasks("eval", 9, 0)]
+        kept = [task for task in every if task.id in ("good", "empty", "believing")]
+        return {task.id: reason for task in kept if (reason := await environment.refusal(task)) is not None}
+
+    first, second, third = (asyncio.run(refused(environment)) for environment in environments)
+    assert {name: reason.partition(":")[0] for name, reason in first.items()} == {
+        "empty": "no-op passes", "believing": "verdict cannot be trusted",
+    }  # fmt: skip
+    assert (second.keys(), third) == ({"empty"}, {})
 
 
 def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_none(tmp_path: Path) -> None:
@@ -66,6 +155,55 @@ def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_n
         assert (found.task, found.found) == (folder.name, "not playable")
         assert "tau-bench" in found.reason
         assert "-> write an environment around its tools" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "reason"),
+    [
+        ("FROM\n", "names no image -> begin it with FROM"),
+        (
+            "FROM ubuntu\nWORKDIR /app\nRUN if true; then python3 -m pip install foo; fi\n",
+            "RUN installs then python3 -m pip install foo",
+        ),
+        ("FROM ubuntu\nWORKDIR /app\nRUN <<EOF\necho a\napk add foo\nEOF\n", "RUN installs apk add foo"),
+        ("FROM rust AS build\nFROM build\nWORKDIR /app\n", "FROM build"),
+        ("FROM ubuntu\nWORKDIR /app\nONBUILD RUN true\n", "ONBUILD RUN true"),
+        ("FROM ubuntu\nWORKDIR /app\nENV A='b\n", "No closing quotation"),
+    ],
+)
+def test_a_dockerfile_is_refused_for_what_is_in_it(tmp_path: Path, dockerfile: str, reason: str) -> None:
+    folder = harbor_folder(tmp_path / "task", **{"environment/Dockerfile": dockerfile})
+    (found,) = check(str(folder), {})
+    assert reason in found.reason
+    assert " -> " in found.reason
+
+
+def test_a_text_that_mentions_an_installer_and_a_stage_that_is_left_behind_install_nothing(tmp_path: Path) -> None:
+    written = "RUN echo 'run pip install foo first' > README && echo \"a && apt-get install foo\" >> README\n"
+    written += "RUN echo no pip install > b\n"
+    document = "RUN cat > c <<EOF\npip install foo\nEOF\n"
+    stages = "FROM ubuntu AS build\nRUN pip install foo\nRUN touch left\nFROM ubuntu\nWORKDIR /app\n"
+    task = read_task(harbor_folder(tmp_path / "task", **{"environment/Dockerfile": stages + written + document}))
+    assert len(task.setup) == 3
+    assert not any("left" in command for command in task.setup)
+
+
+def test_a_place_that_has_no_tasks_is_refused_for_what_it_is(tmp_path: Path) -> None:
+    for name, text in (("notes.txt", "x"), ("empty.jsonl", ""), ("half.jsonl", "{\n"), ("class.py", "class B:\n    tasks = len\n")):
+        (tmp_path / name).write_text(text)
+    for place, reason in (
+        ("/no/such/folder", r"there is no file or folder /no/such/folder"),
+        ("rows.jsonl", r"there is no file or folder rows.jsonl"),
+        (f"{tmp_path}/notes.txt", r"there are no tasks in .*notes.txt"),
+        (f"{tmp_path}/empty.jsonl", r"is empty: it has no row"),
+        (f"{tmp_path}/half.jsonl", r"cannot be read as rows of tasks: .* -> write one JSON object in each line"),
+    ):
+        with pytest.raises(ClawError, match=reason):
+            check(place, {})
+    (found,) = check(f"{tmp_path}/class.py:B", {})
+    assert "is not an environment, because it has no play -> write a class with tasks" in found.reason
+    done = forked.run("play", f"{tmp_path}/class.py:B", "--run", tmp_path / "run", timeout_s=60)
+    assert "because it has no play" in done.stderr
 
 
 def test_what_a_taskset_lacks_is_named_with_the_cure() -> None:

@@ -14,7 +14,7 @@ from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import outcome_of, solved
-from clawctl.extensions.worlds.checking import check_each, left_out
+from clawctl.extensions.worlds.checking import check_each, check_task, left_out
 from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
@@ -65,6 +65,11 @@ class Swe(ShellEnvironment):
             left_out(str(row.get("instance_id") or row.get("docker_image") or "without a name"), error) for row, error in bad
         ]
         return refused + check_each(read, lambda task: task.name, lambda task: bool(task.patch), solve)
+
+    async def check(self, task: SweTask) -> CheckedTask:
+        task = replace(task, limits=replace(task.limits, kind=self.kind))
+        await verify_sandbox(task.limits)
+        return await check_task(task, task.name, bool(task.patch), solve)
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         if self._read:

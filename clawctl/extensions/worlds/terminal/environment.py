@@ -14,9 +14,9 @@ from clawctl.environments import EPISODE_S, Outcome, Split, Task
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.agent import outcome_of, solved
-from clawctl.extensions.worlds.checking import NeedsImage, check_each, left_out
+from clawctl.extensions.worlds.checking import NeedsImage, check_each, check_task, left_out
 from clawctl.extensions.worlds.harness import ShellEnvironment
-from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxFailed, SandboxKind, SandboxOver, kind_of, open_sandbox
+from clawctl.extensions.worlds.sandbox import SPARE_S, Sandbox, SandboxKind, SandboxOver, kind_of, open_sandbox
 from clawctl.extensions.worlds.sandbox.containers import Container
 from clawctl.extensions.worlds.sandbox.kinds import read_kind
 from clawctl.extensions.worlds.sandbox.probe import verify_sandbox
@@ -58,6 +58,10 @@ class Terminal(ShellEnvironment):
         return [left_out(path.name, error) for path, error in bad] + check_each(
             read, lambda task: task.name, lambda task: "solve.sh" in task.solution, partial(_solve_in, kind)
         )
+
+    async def check(self, task: HarborTask) -> CheckedTask:
+        await verify_sandbox(replace(task.limits, kind=self.kind))
+        return await check_task(task, task.name, "solve.sh" in task.solution, partial(_solve_in, self.kind))
 
     def tasks(self, split: Split, count: int, seed: int) -> Sequence[Task]:
         read = rows_of(self._read, lambda task: int(task.digest, 16), split, count, seed)
@@ -134,7 +138,8 @@ async def solve(task: HarborTask, commands: str | None = None) -> Graded:
             if commands != "":
                 ran = await sandbox.run("bash /solution/solve.sh" if commands is None else commands, timeout=task.agent_s)
                 if commands is None and ran.code != 0:
-                    raise SandboxFailed(f"the solution of {task.name} ended with code {ran.code}: {ran.output[-500:]}")
+                    problem = f"the solution of {task.name} ended with code {ran.code}: {' '.join(ran.output[-300:].split())}"
+                    raise ClawError(problem, "correct solution/solve.sh, or install what it needs")
         return await finish(sandbox, task)
 
 

@@ -28,14 +28,15 @@ class Graded:
     value: float
     log: str
     verdict: Verdict = TRUSTED  # "unverified": it rests on something that the graded code says of itself
+    cure: str = ""  # if the tests gave no verdict, because they did not end, crashed or wrote no number: what mends them
 
     def __post_init__(self) -> None:
         if not 0 <= self.value <= 1:
             raise ValueError(f"a score of {self.value!r} is not from 0 to 1")
 
 
-def nothing(reason: str) -> Graded:
-    return Graded(0.0, reason)
+def nothing(reason: str, cure: str = "") -> Graded:
+    return Graded(0.0, reason, cure=cure)
 
 
 async def confirmed(apart: Graded, together: Callable[[], Awaitable[Graded]]) -> Graded:

@@ -15,6 +15,7 @@ from clawctl.extensions.worlds.verdicts import UNVERIFIED, Graded, confirmed, in
 from clawctl.extensions.worlds.verdicts.crossing import OF_THE_TESTS
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
+_CURE = "let its tests end within their time, whatever the agent leaves"
 _COMPILED = (".pyc", ".pyo", ".so", ".pth", ".egg-link")
 _TEST_FOLDERS = {"test", "tests", "testing"}
 _SHADOWS = set(sys.stdlib_module_names) | set(PYTEST)
@@ -92,12 +93,14 @@ async def _run_apart(
 
 def _graded(ran: Ran | str, wanted: Sequence[str], marks: list[str]) -> Graded:
     if isinstance(ran, str):
-        return nothing(ran)
+        return nothing(ran, _CURE)
     try:
         report = json.loads(ran.output)
         log = shortened(str(report["log"]))
     except (ValueError, KeyError, TypeError):
-        return nothing(f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}")
+        return nothing(
+            f"the tests reported nothing readable and ended with code {ran.code}\n{shortened(ran.output + ran.errors)}", _CURE
+        )
     missing = [name for name in wanted if not _among(name, report["passed"]) or _among(name, report["failed"])]
     if missing or "collection" in report["failed"]:
         return nothing(f"not passed: {', '.join(missing[:5])}\n{log}")

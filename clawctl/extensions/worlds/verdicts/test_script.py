@@ -23,6 +23,9 @@ from clawctl.extensions.worlds.verdicts.numbers_in_shell import is_file_executed
 from clawctl.extensions.worlds.verdicts.separation import PYTEST, open_graded, open_linked, test_programs
 
 _LOGS = "/logs/verifier"
+_REWARDS = ("reward.txt", "reward.json")
+_ENDS = "let test.sh end whatever the agent leaves, or raise timeout_sec of [verifier]"
+_WRITES = f"let test.sh write a number from 0 to 1 to {_LOGS}/reward.txt, whatever the agent leaves"
 _SHELL = f"{TOOLS}/shell"
 _ENDINGS = {
     "node": (".js", ".cjs", ".mjs", ".ts", ".node"), "perl": (".pl", ".pm", ".ph"), "ruby": (".rb",), "php": (".php", ".inc"),
@@ -57,12 +60,17 @@ def languages(snapshot: bytes, seed: Mapping[str, bytes], tests: Mapping[str, by
 
 
 def data_of(snapshot: bytes, tests: Mapping[str, bytes]) -> bytes:
-    """The agent's files as data: none is executable, and none changes how tests run, except those that the tests have as well."""
+    """The agent's files as data: none is executable, changes how tests run, or has the name of a reward, except those that the
+    tests have as well."""
     digests, out = {sha256(content).digest() for content in tests.values()}, io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(snapshot)) as given, tarfile.TarFile(fileobj=out, mode="w") as kept:
         for entry in given:
             content = given.extractfile(entry).read() if entry.isreg() else None  # type: ignore[union-attr]
-            if Path(entry.name).name in OF_THE_TESTS and content is not None and sha256(content).digest() not in digests:
+            if (
+                Path(entry.name).name in (*OF_THE_TESTS, *_REWARDS)
+                and content is not None
+                and sha256(content).digest() not in digests
+            ):
                 continue
             if content is not None:
                 entry.mode &= ~0o111
@@ -96,31 +104,30 @@ async def _run_together(
         async with open_sandbox(folder, limits, fixed, PYTEST) as sandbox:
             await sandbox.put(snapshot)
             sandbox.define(variables)
-            return await _rewarded(sandbox, ["/bin/bash", "/tests/test.sh"], tests, timeout, {"TEST_DIR": "/tests"})
+            return await _rewarded(sandbox, ["/bin/bash", "/tests/test.sh"], timeout, {"TEST_DIR": "/tests"})
     except ValueError as error:
         return nothing(f"the snapshot does not fit: {error}")
     except SandboxOver as error:
         return nothing(f"the tests ended the sandbox: {error}")
 
 
-async def _rewarded(
-    sandbox: Sandbox, command: list[str], tests: Mapping[str, bytes], timeout: float, environment: Mapping[str, str]
-) -> Graded:
-    """Run the script and read the reward that it leaves. Raises SandboxOver."""
+async def _rewarded(sandbox: Sandbox, command: list[str], timeout: float, environment: Mapping[str, str]) -> Graded:
+    """Run the script and read the reward that it leaves: the lower one if it leaves two. Raises SandboxOver."""
     ran = await sandbox.run(command, timeout=timeout, environment=environment)
     if ran.timed_out:
-        return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}")
+        return nothing(f"the tests did not end within {timeout:.0f} s\n{shortened(ran.output)}", _ENDS)
     if ran.code < 0:
-        return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}")
+        return nothing(f"something ended the tests with signal {-ran.code}\n{shortened(ran.output)}", _WRITES)
     await sandbox.end_processes()
-    for name in _reward_files(tests):
-        text = await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False)
-        if text.code == 0:
-            break
-    score = _number(text.output) if text.code == 0 else None
-    if score is None:
-        return nothing(f"the tests wrote no reward from 0 to 1\n{shortened(ran.output)}")
-    return Graded(score, shortened(ran.output))
+    texts = [await sandbox.run(["/bin/cat", f"{_LOGS}/{name}"], timeout=5, output=65536, joined=False) for name in _REWARDS]
+    written = [text.output for text in texts if text.code == 0]
+    scores = [score for score in map(_number, written) if score is not None]
+    if not scores or len(scores) < len(written):
+        what = f"wrote {written[0].strip()[:40]!r} as the reward" if written else "wrote no reward"
+        return nothing(
+            f"the tests ended with code {ran.code} and {what}, not a number from 0 to 1\n{shortened(ran.output)}", _WRITES
+        )
+    return Graded(min(scores), shortened(ran.output))
 
 
 async def _run_apart(
@@ -147,7 +154,7 @@ async def _run_apart(
             environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
             environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
             confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]
-            score = await _rewarded(sandbox, confined, tests, timeout, environment)
+            score = await _rewarded(sandbox, confined, timeout, environment)
     except ValueError as error:
         return nothing(f"the snapshot does not fit: {error}")
     except SandboxOver as error:
@@ -158,12 +165,6 @@ async def _run_apart(
     if score.value and graded.marks:
         return Graded(score.value, f"not verified: {graded.marks[0]}\n{score.log}", UNVERIFIED)
     return score
-
-
-def _reward_files(tests: Mapping[str, bytes]) -> tuple[str, ...]:
-    """The files that may hold the reward. A file that the tests never mention was not written by them and does not count."""
-    names = ("reward.txt", "reward.json")
-    return tuple(name for name in names if any(name.encode() in content for content in tests.values())) or names
 
 
 def _number(text: str) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import orjson
+from filelock import FileLock
 
 from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.errors import ClawError
@@ -52,12 +53,16 @@ _WISHES: dict[str, Callable[[str], bool]] = {
 def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
     """The place that is recorded for this run; without a record, the best one for `server`'s model, which is then recorded.
 
-    The answers are not captured. If the model follows no wish anywhere, the published place is recorded. Raises ClawError if the
-    server answers no request.
+    The answers are not captured. If the model follows no wish anywhere, the published place is recorded. Of two processes, the
+    second waits for the first and takes its place, because a run has one. Raises ClawError if the server answers no request.
     """
-    recorded = read_hint_place(run)
-    if recorded is not None:
+    if (recorded := read_hint_place(run)) is not None:
         return recorded
+    with FileLock(run.lock("hint-place")):
+        return read_hint_place(run) or _tried(run, server)
+
+
+def _tried(run: RunDir, server: Endpoint) -> HintPlace:
     met, answers = asyncio.run(try_places(server))
     if not any(answers.values()):
         raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")

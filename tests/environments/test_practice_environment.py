@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,21 @@ def test_the_usual_place_is_left_only_for_one_that_is_better_beyond_chance(run: 
 
     with answering(answer) as server:
         assert settle_hint_place(run, Endpoint(server.url, "key", "tiny@0")) == chosen
+
+
+def test_two_that_try_the_place_at_once_get_the_same(run: RunDir) -> None:
+    """By chance, one alone would have found another place."""
+    asked = Counter[str]()
+
+    def answer(body: dict[str, Any]) -> str:
+        asked["all"] += 1
+        in_the_first_trial = asked["all"] <= 48  # 6 answers at each of four places, and 12 more at two
+        return "Short." if body["messages"][-1]["content"].startswith("Answer") == in_the_first_trial else "It is long. It goes on."
+
+    with answering(answer) as server, ThreadPoolExecutor(2) as threads:
+        endpoint = Endpoint(server.url, "key", "tiny@0")
+        assert {*threads.map(lambda _: settle_hint_place(run, endpoint), range(2))} == {"above"}
+    assert len(server.asked) == 48
 
 
 def test_practice_tries_the_place_only_if_the_recipe_says_auto(run: RunDir) -> None:

@@ -200,6 +200,11 @@ def show_gpus(gpus: list[int]) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, gpus))
 
 
+def tinker_url() -> str | None:
+    """Return the address of the service that Tinker's SDK would read."""
+    return os.environ.get("TINKER_BASE_URL") or None
+
+
 def without_telemetry() -> None:
     """Stop Tinker's SDK from reporting errors and timings, which may quote the data that was sent. A value set by the user is
     kept.

@@ -4,11 +4,12 @@
 independent sum over the tensors that training keeps: base, adapter, gradients, and AdamW's moments. Activations are not compared.
 `one_gpu`: whether a trainer on one GPU starts in a job of Slurm and in an actor of Ray; both run without their cluster.
 `canary`: versions over a base in simulated 4 bits on a small model. A whole one must pass the engine's check, and a broken one
-must not. `tinker`: seconds until a dead service ends a call with a message.
+must not. `tinker`: seconds until a dead service ends a call with a message, with and without its address in the recipe.
 `memory`: the tests of a step that runs out of memory, by a hook that fails on purpose.
 `devices`: a step of each method on a device that pretends to be a card and takes no tensor of the CPU; it must be the CPU's step.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from socket import create_server
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from clawctl.architectures import skeleton
 from clawctl.config import Recipe, load_recipe
 from clawctl.engines.embedded.weights import load_weights
 from clawctl.errors import ClawError
-from clawctl.extensions.tinker.patience import patient
+from clawctl.extensions.tinker.sdk import Service
 from clawctl.launch.plan import gpus_of, plan_memory
 from clawctl.memory import box_of
 from clawctl.run.directory import RunDir, open_run
@@ -215,15 +217,30 @@ def is_refused(run: RunDir, recipe: Recipe, version: int) -> bool:
     return False
 
 
+class SilentSdk(Service):
+    """A service by an SDK that waits for its answer without an end."""
+
+    def load_sdk(self) -> tuple[Any, tuple[type[Exception], ...]]:
+        return SimpleNamespace(ServiceClient=lambda **_: threading.Event().wait()), ()
+
+
 def tinker_rows() -> list[Row]:
+    """With the address in the recipe, and without: then it is the SDK's own."""
     with create_server(("127.0.0.1", 0)) as silent:  # it accepts connections and answers none
-        began, never = time.monotonic(), threading.Event()
-        try:
-            patient(never.wait, "Tinker forward_backward", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        except ClawError as error:
-            print(error)
-        never.set()
-        return [Row("tinker", "tinker_dead_service_seconds_to_message", time.monotonic() - began, "s")]
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        os.environ["TINKER_BASE_URL"] = url
+        return [Row(case, "tinker_dead_service_seconds_to_message", seconds_to_message(backend), "s") for case, backend in (
+            ("tinker", {"kind": "tinker", "url": url}), ("tinker without url", {"kind": "tinker"}),
+        )]  # fmt: skip
+
+
+def seconds_to_message(backend: dict[str, str]) -> float:
+    began = time.monotonic()
+    try:
+        SilentSdk(Recipe.model_validate({"model": {"path": "crafts"}, "train": {"backend": backend, "lora": {"rank": 2}}}))
+    except ClawError as error:
+        print(error)
+    return time.monotonic() - began
 
 
 if __name__ == "__main__":

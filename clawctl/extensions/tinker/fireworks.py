@@ -37,11 +37,13 @@ class FireworksService(Service):
         sdk = import_module("fireworks.training.sdk")
         return sdk, (sdk.TrainingError, self._platform.FireworksError, import_module("httpx").HTTPError, RuntimeError)
 
-    def connect(self) -> None:
+    def address(self) -> str:
         url = self.settings.url.rstrip("/").removesuffix(TRAINING) if self.settings.url is not None else None
         with self.calls("connect"):
             self.api: Any = self._platform.Fireworks(api_key=self.settings.api_key, base_url=url)
-        self.root = str(self.api.base_url).rstrip("/")
+        return str(self.api.base_url).rstrip("/")
+
+    def connect(self) -> None:
         named = _MODEL.fullmatch(self.base_model)
         if named is None:
             raise ClawError(
@@ -49,22 +51,23 @@ class FireworksService(Service):
                 "set train.service.base_model: accounts/fireworks/models/NAME",
                 2,
             )
-        with self.calls("connect"):
-            try:
-                model = self.api.models.get(named["model"], account_id=named["account"])
-            except self._platform.NotFoundError as error:
-                raise ClawError(
-                    f"Fireworks does not offer the base model {self.base_model}",
-                    "set train.service.base_model to a model that can be tuned; models get retired",
-                    2,
-                ) from error
+        try:
+            model = self.call("connect", lambda: self.api.models.get(named["model"], account_id=named["account"]))
+        except ClawError as error:
+            if not isinstance(error.__cause__, self._platform.NotFoundError):
+                raise
+            raise ClawError(
+                f"Fireworks does not offer the base model {self.base_model}",
+                "set train.service.base_model to a model that can be tuned; models get retired",
+                2,
+            ) from error
         self.context = model.training_context_length or model.context_length
 
     def open_session(self) -> None:
-        with self.calls("create_session"):
-            if self.client is not None:
-                self.client.close()
-            self.client = self.sdk.ServiceClient(base_url=self.root + TRAINING, api_key=self.api.api_key)
+        if self.client is not None:
+            self.call("close_session", self.client.close)
+        make = self.sdk.ServiceClient
+        self.client = self.call("create_session", lambda: make(base_url=self.url + TRAINING, api_key=self.api.api_key))
 
     def create(self, recipe: Recipe, **more: Any) -> RemoteAdapter:
         lora = recipe.train.lora
@@ -75,8 +78,7 @@ class FireworksService(Service):
     def restore(self, state: str, with_optimizer: bool) -> RemoteAdapter:
         adapter = self.create(self.recipe)
         name = "load_state" + ("_with_optimizer" if with_optimizer else "")
-        with self.calls(name):
-            getattr(adapter.training, name)(state).result()
+        self.call(name, lambda: getattr(adapter.training, name)(state).result())
         return adapter
 
     def fetch(self, path: str) -> dict[str, bytes]:
@@ -90,17 +92,20 @@ class FireworksService(Service):
         """The files of the adapter that was saved as `saved`. A model of the account is created for the download and then
         deleted."""
         account = session.split("/")[1]
-        with self.sdk.FireworksClient(self.api.api_key, self.root) as control:
+        with self.sdk.FireworksClient(self.api.api_key, self.url) as control:
+            found = self.call("list_training_session_checkpoints", lambda: control.list_training_session_checkpoints(session))
             with self.calls("list_training_session_checkpoints"):
-                checkpoint = _promotable(control.list_training_session_checkpoints(session), saved)
-            with self.calls("promote_session_checkpoint"):
-                control.promote_session_checkpoint(checkpoint, saved, self.base_model)
+                checkpoint = _promotable(found, saved)
+            promote = control.promote_session_checkpoint
+            self.call("promote_session_checkpoint", lambda: promote(checkpoint, saved, self.base_model))
         try:
-            with self.calls("get_download_endpoint"):
-                self._wait_until_ready(account, saved)
-                return {name: download(url) for name in (CONFIG, WEIGHTS) if (url := self._url(account, saved, name))}
+            return self.call("get_download_endpoint", lambda: self._promoted_files(account, saved))
         finally:
             self._delete(account, saved)
+
+    def _promoted_files(self, account: str, saved: str) -> dict[str, bytes]:
+        self._wait_until_ready(account, saved)
+        return {name: download(url) for name in (CONFIG, WEIGHTS) if (url := self._url(account, saved, name))}
 
     def _wait_until_ready(self, account: str, model_id: str) -> None:
         deadline = time.monotonic() + _READY_S
@@ -119,8 +124,7 @@ class FireworksService(Service):
 
     def _delete(self, account: str, model_id: str) -> None:
         try:
-            with self.calls("delete"):
-                self.api.models.delete(model_id, account_id=account)
+            self.call("delete", lambda: self.api.models.delete(model_id, account_id=account))
         except ClawError as error:
             log.warning("accounts/%s/models/%s stays at Fireworks: %s", account, model_id, error)
 

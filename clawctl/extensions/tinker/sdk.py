@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 from urllib.request import urlopen
 
 from clawctl.config import Recipe, TrainConfig
+from clawctl.config.environment import tinker_url
 from clawctl.errors import ClawError
 from clawctl.extensions.tinker.adapter import members_of
 from clawctl.extensions.tinker.patience import patient
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
 MLP = {"gate_proj", "up_proj", "down_proj"}
+URL = "https://tinker.thinkingmachines.dev/services/tinker-prod"  # that of the SDK, in tinker 0.22.7
 _DOWNLOAD_S = 600.0
 _SKYRL = "skyrl.ai/"  # prefix of its metrics' names
 
@@ -31,6 +33,7 @@ class Service:
         self.base_model = self.settings.base_model or recipe.model_path
         self.sdk, errors = self.load_sdk()
         self.errors: tuple[type[Exception], ...] = (*errors, OSError, ValueError)  # a failed request is a ValueError in the SDKs
+        self.url = self.address()
         self.context: int | None = None  # tokens; None: unknown
         self.client: Any = None
         self.connect()
@@ -40,9 +43,13 @@ class Service:
         sdk: Any = import_module("tinker")
         return sdk, (sdk.TinkerError,)
 
+    def address(self) -> str:
+        """Where the service is, also if the recipe leaves it to the SDK."""
+        return self.settings.url or tinker_url() or URL
+
     def connect(self) -> None:
         """Open a session, and set `client` and `context`. Raises ClawError."""
-        named = {"base_url": self.settings.url, "api_key": self.settings.api_key}
+        named = {"base_url": self.url, "api_key": self.settings.api_key}
 
         def open_session() -> Any:
             client = self.sdk.ServiceClient(**{key: value for key, value in named.items() if value is not None})
@@ -71,7 +78,7 @@ class Service:
     def call(self, what: str, work: Callable[[], T]) -> T:
         """The result of `work`, within `calls`, if it comes at all. Raises ClawError."""
         with self.calls(what):
-            return patient(work, f"{self.name} {what}", self.settings.url)
+            return patient(work, f"{self.name} {what}", self.url)
 
     def create(self, recipe: Recipe, **more: Any) -> "RemoteAdapter":
         """A new adapter on the base model. `more` are arguments that this SDK has in addition to Tinker's."""

@@ -73,6 +73,13 @@ def _check_url(url: str) -> str:
 HttpUrl = Annotated[str, AfterValidator(_check_url)]
 
 
+def _check_distinct(gpus: list[int]) -> list[int]:
+    if len(set(gpus)) < len(gpus) or min(gpus, default=-1) < 0:
+        raise PydanticCustomError("gpus", "expected different numbers of GPUs, from 0, such as [0, 1]")
+    return gpus
+
+
+GpuNumbers = Annotated[list[int], AfterValidator(_check_distinct)]
 When = Literal["always", "idle"] | Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
 
 

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.section import HttpUrl, Origin, Section
+from clawctl.config.section import GpuNumbers, HttpUrl, Origin, Section
 
 
 class LimitsConfig(Section):
@@ -125,13 +125,13 @@ class ServeConfig(Section):
     patches: bool = True
     """In the embedded engine, replace some functions of transformers and PyTorch by faster ones with the same results
     (docs/engines.md lists them). Turn it off to find out whether they cause a problem."""
-    gpus: list[int] | None = None
+    gpus: GpuNumbers | None = None
     """GPUs of this machine that the server may use, by number. Unset: all."""
     kv_cache_tokens: int = Field(131072, gt=0)
     """Size of the engine's KV cache in tokens, for all running requests together."""
     max_batch_tokens: int = Field(2048, gt=0)
     """Maximum number of tokens computed in one engine step. Longer prompts are split across several steps."""
-    threads: int | None = None
+    threads: PositiveInt | None = None
     """CPU threads of the engine. Unset: PyTorch decides."""
     limits: LimitsConfig = LimitsConfig()
     """Limits on client requests."""

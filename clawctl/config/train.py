@@ -5,12 +5,20 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, LiteralString, Self
 
-from pydantic import Field, PositiveFloat, SerializerFunctionWrapHandler, ValidationInfo, model_serializer, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from clawctl.config.methods import METHODS, Binary, Combine, Grouped, Grpo, Hints, Hybrid, Method, Opd, OpdTopk, Rewards
-from clawctl.config.section import HttpUrl, Section, When
+from clawctl.config.section import GpuNumbers, HttpUrl, Section, When
 from clawctl.run.reward import PRACTICE
 
 log = logging.getLogger("clawctl")
@@ -93,7 +101,7 @@ class Local(Section):
     peak_tflops: float | None = Field(None, gt=0)
     """Peak TFLOPS of the device in the type of the forward pass, for MFU. Unset: taken from a table of known GPUs. For other
     devices no MFU is reported."""
-    threads: int | None = None
+    threads: PositiveInt | None = None
     """CPU threads of the trainer. Unset: PyTorch decides."""
     when: When = "always"
     """When steps are made: `always`, `idle`, or hours of the day such as `"01:00-06:00"` (local time). `idle` is for a device that
@@ -223,7 +231,7 @@ class TrainConfig(Section):
     only if they do not fit into the trainer's memory."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
-    gpus: list[int] | None = None
+    gpus: GpuNumbers | None = None
     """GPUs of this machine for training, by number. `clawctl train` starts torchrun with one process per GPU."""
     max_steps: int | None = None
     """Total number of steps after which training ends. Unset: training continues as long as there are turns."""

@@ -1,7 +1,9 @@
 """What `clawctl serve` needs of the memory that the stages of a box share."""
 
 import argparse
-from typing import Any
+import math
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from clawctl.architectures import cached_numbers_a_token, skeleton
 from clawctl.config import Recipe
@@ -47,9 +49,17 @@ def serving_needs(recipe: Recipe, card: int | None) -> Needs:
 
 
 def serving_gpus(recipe: Recipe) -> list[int]:
-    """Numbers of the GPUs that hold the engine's weights."""
-    gpus = recipe.serve.gpus or [0]
-    return gpus if recipe.serve.engine == "vllm" else gpus[:1]
+    """Numbers of the GPUs that hold the engine's weights. Raises ClawError (exit code 2)."""
+    if recipe.serve.engine != "vllm" or recipe.serve.upstream is not None:
+        return (recipe.serve.gpus or [0])[:1]
+    count, named = vllm_options(recipe).gpus, recipe.serve.gpus
+    if named is not None and len(named) < count:
+        raise ClawError(
+            f"serve.engine_args asks for {count} GPUs, and serve.gpus names {len(named)}",
+            "name as many in serve.gpus, or lower --tensor-parallel-size",
+            2,
+        )
+    return list(range(count)) if named is None else named[:count]
 
 
 def _vllm(recipe: Recipe, config: dict[str, Any], weights: int, adapter: int, card: int | None) -> Needs:
@@ -60,15 +70,15 @@ def _vllm(recipe: Recipe, config: dict[str, Any], weights: int, adapter: int, ca
         )
     options = vllm_options(recipe)
     at_once = recipe.adapters_beside_live + 2 if recipe.train.lora is not None else 0
-    parts = {"weights": 2 * weights // options.tp}
-    parts |= {f"adapters of {at_once} versions": 2 * adapter * at_once // options.tp} if at_once else {}
+    parts = {"weights": 2 * weights // options.split}
+    parts |= {f"adapters of {at_once} versions": 2 * adapter * at_once // options.split} if at_once else {}
     parts["computation and graphs"] = _VLLM_COMPUTED
-    a_token = 2 * cached_numbers_a_token(config) // options.tp
-    share = int(options.share * (card or 0))
+    a_token = 2 * cached_numbers_a_token(config) // options.split
+    share = int(options.share * card)
     room = share - sum(parts.values())
-    tokens, longest = max(0, room) // a_token, options.length or int(config["max_position_embeddings"])
+    tokens, longest = max(0, room) // a_token, options.longest(int(config["max_position_embeddings"]))
     parts[f"KV cache of {tokens:,} tokens"] = max(0, room)
-    host = {"gateway": PROCESS, "vLLM": _VLLM_PROCESS * options.tp}
+    host = {"gateway": PROCESS, "vLLM": _VLLM_PROCESS * options.gpus}
     if tokens >= longest:
         return Needs(parts, host)
     problem = (
@@ -77,13 +87,73 @@ def _vllm(recipe: Recipe, config: dict[str, Any], weights: int, adapter: int, ca
     return Needs(parts, host, longest * a_token - room, problem)
 
 
-def vllm_options(recipe: Recipe) -> Any:
-    """`share` of a card, longest request `length`, and number of cards `tp`, as vLLM reads them from `serve.engine_args`."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpu-memory-utilization", dest="share", type=float, default=_VLLM_SHARE)
-    parser.add_argument("--max-model-len", dest="length", type=int, default=0)
-    parser.add_argument("--tensor-parallel-size", "-tp", dest="tp", type=int, default=1)
-    return parser.parse_known_args([part for arg in recipe.serve.engine_args for part in arg.split("=", 1)])[0]
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """What vLLM reads from `serve.engine_args` about memory."""
+
+    share: float  # of each card
+    length: int | None  # the longest request in tokens; None: as the model allows; 0: as the cache allows
+    split: int  # cards that share the weights
+    copies: int
+
+    @property
+    def gpus(self) -> int:
+        return self.split * self.copies
+
+    def longest(self, of_model: int) -> int:
+        return of_model if self.length is None else max(1, self.length)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        cure = 'correct it, as in ["--max-model-len", "32768", "--gpu-memory-utilization", "0.9"]'
+        raise ClawError(f"serve.engine_args: {message.removeprefix('argument ')}", cure, 2)
+
+
+def vllm_options(recipe: Recipe) -> VllmOptions:
+    """Raises ClawError (exit code 2) for values that vLLM could not use either."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--gpu-memory-utilization", dest="share", type=_share, default=_VLLM_SHARE)
+    parser.add_argument("--max-model-len", dest="length", type=_tokens)
+    for option in (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"), ("--data-parallel-size", "-dp")):
+        parser.add_argument(*option, dest=option[1][1:], type=_count, default=1)
+    words = list[str]()
+    for argument in recipe.serve.engine_args:
+        name, is_pair, value = argument.partition("=")
+        if argument.startswith("-") and " " in name:
+            parser.error(f"{argument!r} is one word, and should be two")
+        words += [name.replace("_", "-") if name.startswith("--") else name, *([value] if is_pair else [])]
+    given = parser.parse_known_args(words)[0]
+    return VllmOptions(given.share, given.length, given.tp * given.pp, given.dp)
+
+
+def _share(text: str) -> float:
+    if not 0 < (share := _number(float, text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share of a card, which is above 0 and at most 1")
+    return share
+
+
+def _count(text: str) -> int:
+    if not (count := _number(int, text)) >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of GPUs, which is 1 or more")
+    return int(count)
+
+
+def _tokens(text: str) -> int:
+    if text in ("auto", "-1"):
+        return 0
+    units = {"k": 10**3, "m": 10**6, "K": 2**10, "M": 2**20}
+    tokens = _number(float, text[:-1]) * units[text[-1]] if text[-1:] in units else _number(int, text)
+    if not tokens >= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of tokens, such as 32768 or 32k")
+    return int(tokens)
+
+
+def _number(kind: type[int | float], text: str) -> float:
+    try:
+        return kind(text)
+    except ValueError:
+        return math.nan
 
 
 def _judges_itself(recipe: Recipe) -> bool:

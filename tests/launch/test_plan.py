@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from clawctl.config import Recipe, load_recipe
 from clawctl.config.editing import with_value
@@ -77,6 +78,55 @@ def test_vllm_takes_its_share_of_the_card_and_its_cache_must_hold_a_request() ->
     assert enough.problems == []
     [problem] = plan_memory(with_share("0.5"), box_of("24gb", {0, 1})).problems
     assert "a request may have 32,768" in problem
+
+
+def vllm(*arguments: str, **serve: Any) -> Recipe:
+    return recipe_of(train={**ADAPTER, "gpus": [7]}, serve={"engine": "vllm", "engine_args": list(arguments), **serve})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["-tp", "0"], "tensor-parallel-size/-tp: '0' is no number of GPUs"),
+        (["-tp", "-2"], "'-2' is no number of GPUs"),
+        (["-pp", "2.5"], "'2.5' is no number of GPUs"),
+        (["-tp"], "expected one argument"),
+        (["--gpu-memory-utilization", "banana"], "'banana' is no share of a card"),
+        (["--gpu-memory-utilization", "1.5"], "'1.5' is no share of a card"),
+        (["--gpu-memory-utilization", "0"], "'0' is no share of a card"),
+        (["--gpu-memory-utilization=nan"], "'nan' is no share of a card"),
+        (["--gpu-memory-utilization"], "expected one argument"),
+        (["--gpu-memory-utilization 0.5"], "is one word, and should be two"),
+        (["--max-model-len", "banana"], "'banana' is no number of tokens"),
+        (["--max-model-len", "0"], "'0' is no number of tokens"),
+        (["--max_model_len=8192 --enforce-eager"], "is no number of tokens"),
+    ],
+)
+def test_an_argument_that_vllm_cannot_use_is_refused_with_a_sentence(arguments: list[str], problem: str) -> None:
+    with pytest.raises(ClawError, match=rf"serve\.engine_args: .*{problem}") as caught:
+        plan_memory(vllm(*arguments), box_of("24gb", {0, 7}))
+    assert caught.value.exit_code == 2
+
+
+def test_arguments_of_vllm_are_read_as_vllm_reads_them() -> None:
+    def planned(*arguments: str, **serve: Any) -> str:
+        plan = plan_memory(vllm(*arguments, **serve), box_of("24gb", {0, 1, 2, 3, 7}))
+        return str([(share.gpu, share.parts) for share in plan.shares if share.stage == "serve"]) + str(plan.problems)
+
+    assert "a request may have 131,072" in planned("--max-model-len", "128K", "--gpu-memory-utilization", "0.6")
+    assert "a request may have 128,000" in planned("--max_model_len=128k", "--gpu-memory-utilization", "0.6")
+    assert "a request may have" not in planned("--max-model-len", "auto", "--gpu-memory-utilization", "0.6")
+    assert planned("-tp", "2") == planned("--tensor_parallel_size=2", gpus=[0, 1])  # unset: the first two
+    assert planned("-tp", "2") != planned("-dp", "2")  # copies do not share the weights
+    with pytest.raises(ClawError, match=r"asks for 4 GPUs, and serve\.gpus names 2"):
+        planned("-tp", "2", "-pp", "2", gpus=[0, 1])
+
+
+@pytest.mark.parametrize("gpus", [[], [-1], [0, 0]])
+@pytest.mark.parametrize("stage", ["serve", "train"])
+def test_a_list_of_gpus_has_different_numbers(stage: str, gpus: list[int]) -> None:
+    with pytest.raises(ValidationError, match="expected different numbers of GPUs"):
+        recipe_of(**{stage: {"gpus": gpus}})
 
 
 @pytest.mark.parametrize("card", ["24gb", "40gb"])

@@ -16,7 +16,7 @@ from tests.serve.served import Server, recipe_data
 
 def doctor(server: Server, *options: str) -> str:
     done = forked.run("doctor", "--run", server.run.root, *options, timeout_s=240)
-    return next(line for line in done.stdout.splitlines() if line.startswith("judge:"))
+    return next(line[8:] for line in done.stdout.splitlines() if line[8:].startswith("judge:"))
 
 
 def test_a_random_model_is_not_used_as_its_own_judge_and_health_and_doctor_say_so(tmp_path: Path, model_path: Path) -> None:

@@ -14,10 +14,10 @@ from clawctl.cli.up import run_stages
 from clawctl.config import Recipe, load_recipe
 from clawctl.config.model import ModelConfig
 from clawctl.errors import ClawError
+from clawctl.launch import PAGE_PORT
 from clawctl.printing import busy
 from clawctl.run.directory import RunDir
 
-_PAGE_PORT = 30080
 _AGENTS = ("none yet", "openclaw", "codex", "claude-code", "other")
 
 
@@ -39,7 +39,7 @@ def start(
     ] = None,
     page_port: Annotated[
         int, typer.Option("--page-port", min=0, max=65535, help="Port of the run's pages. If it is taken, another one.")
-    ] = _PAGE_PORT,
+    ] = PAGE_PORT,
     opens: Annotated[
         bool, typer.Option("--open/--no-open", help="Open the pages in a browser, at a terminal with a screen.")
     ] = True,

@@ -12,6 +12,8 @@ from clawctl.registry import Registry
 from clawctl.run.checksums import read_object
 from clawctl.run.directory import RunDir
 
+PAGE_PORT = 30080  # of the pages of a run
+
 
 class Launcher(Protocol):
     """Runs stages as jobs, each of which is `clawctl up --only STAGE` with CLAWCTL_LAUNCH in its environment.

@@ -1,6 +1,7 @@
 """What `clawctl doctor` finds out about this box for one recipe: what was found, what it is for, and how to mend it."""
 
 import importlib.util
+import re
 import shutil
 import socket
 import subprocess
@@ -13,10 +14,14 @@ from clawctl.config import Recipe
 from clawctl.config.environment import environment_of_program
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
+from clawctl.launch import PAGE_PORT
+from clawctl.launch.judge_checks import check_judge_lines
+from clawctl.launch.model_checks import check_model_files
 from clawctl.launch.plan import plan_memory
 from clawctl.memory import GIB, box_at_hand
 from clawctl.run.box_disk import probe
-from clawctl.run.hint_places import with_hint
+from clawctl.run.directory import open_run
+from clawctl.run.policies import check_policy, live_version
 
 Line = tuple[str, bool]  # the text, and whether the recipe cannot run like this
 _VLLM = (0, 32)  # what clawctl/engines/vllm/control.py needs
@@ -24,21 +29,26 @@ _SLOW = 50e6  # bytes a second: a checkpoint of a large model would take minutes
 _SKEW_S = 2.0
 
 
-def check_box(recipe: Recipe, folder: Path) -> Iterator[Line]:
-    """Check this machine for `recipe`, with a run directory in `folder`."""
+def check_box(recipe: Recipe, folder: Path, asks_judge: bool = False) -> Iterator[Line]:
+    """Check this machine for `recipe`, with a run directory in `folder`. `asks_judge`: ask the judge the planted
+    turns once more."""
     yield from _gpu(recipe)
     yield from _engine(recipe)
-    yield from _model(recipe)
+    yield from check_model_files(recipe)
+    yield from _quantised(recipe)
+    yield from _policy(folder)
     yield from _memory(recipe)
-    yield from _port(recipe)
+    yield from _ports(recipe)
     yield from _disk(folder)
-    yield from _judge(recipe)
+    yield from check_judge_lines(recipe, folder, asks_judge)
 
 
 def _gpu(recipe: Recipe) -> Iterator[Line]:
     import torch
 
     build = f"torch {torch.__version__}, CUDA {torch.version.cuda or 'none'}"
+    if (driver := driver_version()) is not None:
+        build += f", driver {driver}"
     if torch.cuda.is_available():
         for gpu in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(gpu)
@@ -49,6 +59,15 @@ def _gpu(recipe: Recipe) -> Iterator[Line]:
     else:
         wanted = recipe.serve.engine == "vllm" or recipe.train.local.device_memory_gb is not None
         yield f"gpu: none; {build}; " + ("this recipe is for a card" if wanted else "serving and training run on the CPU"), wanted
+
+
+def driver_version(stated: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of NVIDIA's driver, or None if there is none."""
+    try:
+        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", stated.read_text())
+    except OSError:
+        return None
+    return found and found[1]
 
 
 def _engine(recipe: Recipe) -> Iterator[Line]:
@@ -73,28 +92,24 @@ def _engine(recipe: Recipe) -> Iterator[Line]:
     yield f"engine: vLLM {version}{cure}", parts < _VLLM
 
 
-def _model(recipe: Recipe) -> Iterator[Line]:
-    from transformers import AutoTokenizer
-
-    try:
-        path = recipe.model_path
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-    except (ClawError, OSError, ValueError) as error:
-        yield f"model: {recipe.model.path} cannot be read: {str(error).splitlines()[0]}; download it, or correct model.path", True
-        return
-    if not tokenizer.chat_template:
-        yield f"model: {path} has no chat template, which chat APIs need; choose an instruction-tuned model", True
-        return
-    marker = "clawctl looks for this"
-    hinted = with_hint([{"role": "user", "content": "hello"}], marker)
-    placed = marker in str(tokenizer.apply_chat_template(hinted, tokenize=False, add_generation_prompt=True))
-    tools = "tools" in str(tokenizer.chat_template)
-    parts = ["hints can be placed" if placed else "hints cannot be placed: use train.method binary"]
-    parts.append("tools have a form in its template" if tools else "its template has no tools, so agents cannot call any")
-    yield f"model: {path}; {'; '.join(parts)}", recipe.train.uses_hints and not placed
+def _quantised(recipe: Recipe) -> Iterator[Line]:
     lora = recipe.train.lora
     if lora is not None and lora.quantize is not None and importlib.util.find_spec("bitsandbytes") is None:
         yield "4 bits: bitsandbytes is missing; pip install 'clawctl[quantize]', or remove train.lora.quantize", True
+
+
+def _policy(folder: Path) -> Iterator[Line]:
+    """The files of the version that serves."""
+    if not (folder / "run.json").exists():
+        return
+    run = open_run(folder, create=False)
+    version = live_version(run)
+    try:
+        if version is not None:
+            check_policy(run, version)
+            yield f"policy: the files of version {version} are whole", False
+    except ClawError as error:
+        yield f"policy: {error.problem}; {error.fix}", True
 
 
 def _memory(recipe: Recipe) -> Iterator[Line]:
@@ -106,21 +121,35 @@ def _memory(recipe: Recipe) -> Iterator[Line]:
     needs = ", ".join(f"{'host' if gpu is None else f'GPU {gpu}'} {plan.need(gpu) / GIB:.1f} GiB" for gpu in plan.memories)
     cure = f"; {'; '.join(plan.problems)}: `clawctl up --estimate RECIPE --fit`" if plan.problems else "; it fits"
     yield f"memory: the stages need {needs}{cure}", bool(plan.problems)
+    yield from ((f"note: {note}", False) for note in plan.notes)
 
 
-def _port(recipe: Recipe) -> Iterator[Line]:
+def _ports(recipe: Recipe) -> Iterator[Line]:
+    address = f"{recipe.serve.host}:{recipe.serve.port}"
+    refusal = _refusal(recipe.serve.host, recipe.serve.port)
+    if refusal is None:
+        yield f"port: {address} is free", False
+    elif _answers(f"http://{address}/health"):
+        yield f"port: a server answers at {address}; it must be this run's", False
+    else:
+        yield f"port: {address} cannot be used ({refusal}); stop what listens there, or set serve.port", True
+    pages = f"pages: 127.0.0.1:{PAGE_PORT}"
+    taken = _refusal("127.0.0.1", PAGE_PORT) is not None
+    yield (
+        (f"{pages} is taken; `clawctl start` uses another port, or the one of --page-port" if taken else f"{pages} is free"),
+        False,
+    )
+
+
+def _refusal(host: str, port: int) -> str | None:
+    """Why nothing can listen there; None if it can."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((recipe.serve.host, recipe.serve.port))
+            probe.bind((host, port))
         except OSError as error:
-            address = f"{recipe.serve.host}:{recipe.serve.port}"
-            if _answers(f"http://{address}/health"):
-                yield f"port: a server answers at {address}; it must be this run's", False
-                return
-            yield f"port: {address} cannot be used ({error.strerror}); stop what listens there, or set serve.port", True
-            return
-    yield f"port: {recipe.serve.host}:{recipe.serve.port} is free", False
+            return str(error.strerror)
+    return None
 
 
 def _answers(url: str) -> bool:
@@ -148,15 +177,3 @@ def _disk(folder: Path) -> Iterator[Line]:
         yield f"clock: {folder} differs from this machine by {skew:.0f} s; synchronise both (NTP)", True
     if locks and skew <= _SKEW_S:
         yield "locks and clock: as they should be", False
-
-
-def _judge(recipe: Recipe) -> Iterator[Line]:
-    url = recipe.judge.endpoint
-    if url is None:
-        return
-    try:
-        fetch("GET", f"{url.rstrip('/')}/models", key=recipe.judge.api_key, timeout_s=5.0)
-    except RequestFailed as error:
-        yield f"judge: {url} does not answer ({error}); start it, or correct judge.endpoint", True
-        return
-    yield f"judge: {url} answers; `clawctl doctor --judge --run RUN` asks it planted turns", False

@@ -5,6 +5,7 @@ import socket
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -83,6 +84,14 @@ def check_engine(recipe: Recipe) -> None:
             from clawctl.engines.vllm.child import check_vllm
 
             check_vllm(recipe)
+
+
+def vllm_tool_parser(recipe: Recipe) -> str | None:
+    """The parser with which vLLM would read tool calls, by clawctl's choice for the template or by the recipe's."""
+    from clawctl.engines.vllm.child import arguments
+
+    words = [word for argument in arguments(recipe) for word in argument.split("=", 1)]
+    return next((value for name, value in reversed([*pairwise(words)]) if name == "--tool-call-parser"), None)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -22,6 +22,7 @@ class Needs:
     host: dict[str, int] = field(default_factory=dict)  # of all its processes on this machine together
     short: int = 0  # bytes that are missing within its own limits, even if the device has them
     problem: str | None = None  # why they are missing
+    note: str | None = None  # what else a person should know before it starts
 
 
 @dataclass(frozen=True, slots=True)

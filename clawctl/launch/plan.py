@@ -32,7 +32,7 @@ class StageMemory:
 class MemoryPlan:
     shares: tuple[StageMemory, ...]
     box: Box
-    notes: tuple[str, ...]  # what stands elsewhere and is not counted
+    notes: tuple[str, ...]  # what is not counted, or not trained
     stage_problems: tuple[str, ...]
     short: int  # bytes that stages miss within their own limits
 
@@ -102,6 +102,7 @@ def plan_memory(recipe: Recipe, box: Box) -> MemoryPlan:
         shares.append(StageMemory(stage, None, needs.host if gpus else needs.device | needs.host))
         short.append(needs.short)
         problems.extend([needs.problem] if needs.problem is not None else [])
+        notes.extend([f"{stage}: {needs.note}"] if needs.note is not None else [])
 
     if "serve" in recipe.up.stages:
         gpus = serving_gpus(recipe) if box.free else []

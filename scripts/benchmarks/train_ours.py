@@ -49,7 +49,6 @@ def make_samples(training: Training, turns: list[Any]) -> list[Sample]:
 def useful_flops(training: Training, samples: list[Sample]) -> float:
     """Operations of a step if shared tokens count once: the minimum for any trainer."""
     cost = cost_of(training.policy.causal)
-    assert cost is not None
     tree = build_trie(turn_branches(samples))
     scored = sum(len(sample.completion_ids) for sample in samples)
     return cost.forward_backward(len(tree.ids_T), int((tree.positions_T + 1).sum()), scored)
@@ -58,7 +57,6 @@ def useful_flops(training: Training, samples: list[Sample]) -> float:
 def operations_ratio(training: Training, samples: list[Sample]) -> float:
     """Matrix operations of a step with one sequence per turn, divided by those of the tree on the CPU, without padding."""
     cost = cost_of(training.policy.causal)
-    assert cost is not None
     branches = turn_branches(samples)
     lengths = [(len(branch.ids), len(branch.ids) - branch.scored) for branch in branches]
     alone = sum(cost.forward_backward(tokens, tokens * (tokens + 1) // 2, scored) for tokens, scored in lengths)

@@ -11,11 +11,12 @@ a model with 5 M weights), and its dispatch takes as long as a small step itself
 the forward pass (4, or 2 in bfloat16). R: the number of ranks if weights are sharded, else 1.
 
     weights      all trained: 4 P / R, and E P more for bfloat16 copies during a pass (not if sharded)
-                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, except outside of blocks
+                 adapter: E P / R + 4 T / R; quantised 1 or 0.55 instead of E, except outside of blocks and in experts
                  sharded: two gathered layers and everything outside of layers, in E; with offload nothing else
     gradients    4 T / R; twice that if several ranks each have all of them; none with offload
     optimizer    8 T / R; none with offload
-    activations  for each token of a microbatch KEPT E times the inputs and outputs of the linear layers of all blocks;
+    activations  for each token of a microbatch KEPT E times the inputs and outputs of the linear layers of all blocks and of the
+                 experts that compute it;
                  with checkpointing only of the widest block, once more for its gradients, and the input of each block
     logits       the current piece, twice; 4 bytes for each weight of a trained head, whose gradient is accumulated;
                  with a custom loss those of all tokens, six times, and once more for version 0's
@@ -38,6 +39,7 @@ import torch
 from torch import nn
 
 from clawctl.config import TrainConfig
+from clawctl.errors import ClawError
 from clawctl.train.measures import Measures
 from clawctl.trainers.local.batches import Microbatch
 from clawctl.trainers.local.head import LOGITS_AT_ONCE
@@ -78,17 +80,29 @@ class Cost:
         return 2 * self.forward(tokens, pairs, scored) + of_weights + 4.0 * self.attention * pairs
 
 
-def cost_of(causal: Any) -> Cost | None:
-    """The cost of a model; None for a mixture of experts, because the number of weights does not show how many are active per
-    token."""
+def experts_of(module: nn.Module) -> list[nn.Parameter]:
+    """The weights of experts: [experts, outputs, inputs]. Transformers keeps those of a layer in one tensor, which is no linear
+    layer: no adapter trains it, and bitsandbytes does not quantise it."""
+    return [weight for name, weight in module.named_parameters() if "experts." in name and weight.ndim == 3]
+
+
+def _active_share(causal: Any, experts: Sequence[nn.Parameter]) -> float:
+    """The share of the experts that compute a token."""
     config = causal.config.get_text_config()
-    if getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None):
-        return None
-    head = causal.get_output_embeddings()
+    chosen = getattr(config, "num_experts_per_tok", None) or getattr(config, "moe_topk", None)
+    return min(1.0, chosen / len(experts[0])) if experts and chosen else 1.0
+
+
+def cost_of(causal: Any) -> Cost:
+    """The cost of a model. Of a mixture of experts, those that are active for a token count."""
+    config = causal.config.get_text_config()
+    head, experts = causal.get_output_embeddings(), experts_of(causal)
     weights = {True: 0, False: 0}
     for module in causal.modules():
         if isinstance(module, nn.Linear) and module is not head:
             weights[module.weight.requires_grad] += module.weight.numel()
+    for weight in experts:
+        weights[weight.requires_grad] += int(_active_share(causal, experts) * weight.numel())
     heads = config.num_attention_heads
     size = getattr(config, "head_dim", None) or config.hidden_size // heads
     attention = int(config.num_hidden_layers) * heads * size
@@ -148,9 +162,10 @@ class Shape:
     blocks: int
     hidden: int
     vocabulary: int
-    width: int  # input and output features of the linear layers of all blocks
+    width: int  # input and output features of the linear layers of all blocks, and of the experts that are active for a token
     block_width: int  # of the widest block
     cost: Cost
+    experts: int = 0  # weights of experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +199,28 @@ class Spread:
 
 
 def shape_of(causal: Any, config: TrainConfig) -> Shape:
-    """The shape of a model without storage (device meta), as `config` trains it."""
+    """The shape of a model without storage (device meta), as `config` trains it. Raises ClawError (exit code 2) if no layer
+    gets an adapter."""
     blocks, head = layers_of(language_of(causal)), causal.get_output_embeddings()
     linear = {module: name for name, module in causal.named_modules() if isinstance(module, nn.Linear) and module is not head}
-    lora, matrices = config.lora, sum(module.weight.numel() for module in linear)
+    experts = experts_of(causal)
+    active = _active_share(causal, experts)
+    matrices = sum(module.weight.numel() for module in linear) + int(active * sum(weight.numel() for weight in experts))
+    lora = config.lora
     weights = sum(parameter.numel() for parameter in causal.parameters())
     if lora is None:
         trained = weights
     else:
         meant = [m for m, name in linear.items() if lora.targets == "all-linear" or name.rpartition(".")[2] in lora.targets]
+        if not meant:
+            names = sorted({name.rpartition(".")[2] for name in linear.values()})
+            raise ClawError("train.lora.targets names no linear layer of this model", f"choose from {', '.join(names)}", 2)
         trained = lora.rank * sum(module.in_features + module.out_features for module in meant)
-    widths = [sum(m.in_features + m.out_features for m in block.modules() if isinstance(m, nn.Linear)) for block in blocks]
+    widths = [
+        sum(m.in_features + m.out_features for m in block.modules() if isinstance(m, nn.Linear))
+        + round(active * sum(len(weight) * sum(weight.shape[1:]) for weight in experts_of(block)))
+        for block in blocks
+    ]
     block_weights = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks]
     text = causal.config.get_text_config()
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -205,6 +231,7 @@ def shape_of(causal: Any, config: TrainConfig) -> Shape:
     return Shape(
         weights, trained, max(block_weights), weights - sum(block_weights), len(blocks), text.hidden_size,
         head.weight.shape[0], sum(widths), max(widths), cost,
+        sum(weight.numel() for weight in experts),
     )  # fmt: skip
 
 
@@ -235,11 +262,12 @@ def estimate(shape: Shape, config: TrainConfig, spread: Spread) -> MemoryEstimat
 
 
 def _kept_weights(shape: Shape, config: TrainConfig, e: int) -> float:
-    """Bytes of the weights of a model and its adapter. Weights outside of blocks are not quantised."""
+    """Bytes of the weights of a model and its adapter. Weights outside of blocks and experts are not quantised."""
     if config.lora is None:
         return 4.0 * shape.weights
     in_blocks = QUANTISED[config.lora.quantize] or e
-    return in_blocks * (shape.weights - shape.outer_weights) + e * shape.outer_weights + 4 * shape.trained
+    whole = shape.outer_weights + shape.experts
+    return in_blocks * (shape.weights - whole) + e * whole + 4 * shape.trained
 
 
 def _teacher(shape: Shape, config: TrainConfig, parts: int, kept: int) -> int:

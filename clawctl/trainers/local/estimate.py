@@ -41,7 +41,7 @@ class Forecast:
     peak: float | None  # operations per second of a device; None: unknown
     seconds: float | None  # upper bound for a full microbatch; None: the device's speed is unknown
     advice: tuple[str, ...]  # changes, each of which would make it fit
-    experts: int = 0  # weights of experts
+    experts: str | None = None  # what an adapter does not train
 
     @property
     def fits(self) -> bool | None:
@@ -64,9 +64,8 @@ class Forecast:
             lines.append(f"  a full microbatch takes about {float(format(self.seconds, '.2g')):g} s at {speed}")
         else:
             lines.append("  the time is not known, because the device is not; set train.peak_tflops to get an estimate")
-        if self.experts:
-            what = f"  a mixture of experts: {self.experts / 1e9:.2f} billion weights are experts"
-            lines.append(f"{what}, which an adapter does not train; activations and time are underestimated, up to five times")
+        if self.experts is not None:
+            lines.append(f"  {self.experts}")
         return lines + [f"  would fit: {change}" for change in self.advice]
 
 
@@ -84,12 +83,15 @@ def forecast(recipe: Recipe, ranks: Ranks) -> Forecast:
     changes = () if fits or memory is None else tuple(_advice(causal, config, ranks, memory))
     sharded = is_sharded(config, ranks)
     parts = result, memory, ranks.world, sharded, shape.weights, shape.trained, peak, seconds, changes
-    return Forecast(*parts, experts=expert_weights(causal))
+    return Forecast(*parts, experts=_untrained_experts(shape.experts, shape.weights, config))
 
 
-def expert_weights(causal: Any) -> int:
-    """The number of weights of experts. Transformers keeps those of a layer in one tensor, which is no linear layer."""
-    return sum(weight.numel() for name, weight in causal.named_parameters() if ".experts." in name)
+def _untrained_experts(experts: int, weights: int, config: TrainConfig) -> str | None:
+    """What an adapter leaves out of a mixture of experts; None if nothing."""
+    if not experts or config.lora is None:
+        return None
+    kept = ", nor does train.lora.quantize reach them" if config.lora.quantize is not None else ""
+    return f"experts, which are {experts / weights:.0%} of the weights, are not trained by an adapter, on all-linear either{kept}"
 
 
 def check_memory(recipe: Recipe, ranks: Ranks) -> None:
@@ -97,10 +99,8 @@ def check_memory(recipe: Recipe, ranks: Ranks) -> None:
     result = forecast(recipe, ranks)
     for line in result.lines():
         log.info("%s", line)
-    if result.experts and recipe.train.lora is not None:
-        log.warning(
-            "the adapter trains none of the experts, which are %.0f%% of the weights", 100 * result.experts / result.parameters
-        )
+    if result.experts is not None:
+        log.warning("%s", result.experts)
     if result.exceeds_memory and not recipe.train.local.ignore_estimate:
         assert result.memory is not None
         need, have = result.estimate.certain / GIB, result.memory / GIB
@@ -118,10 +118,11 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     """What training takes of a box. Raises ClawError."""
     config, causal = recipe.train, skeleton(recipe.model_path)
     shape = shape_of(causal, config)
+    experts = _untrained_experts(shape.experts, shape.weights, config)
     needed, offload = _estimate(shape, config, ranks), config.local.optimizer_offload and ranks.device.type == "cuda"
     device = {field.name: size for field in fields(needed) if (size := getattr(needed, field.name))}
     if ranks.device.type != "cuda":
-        return Needs(device, {"process": PROCESS})
+        return Needs(device, {"process": PROCESS}, note=experts)
     host = {"processes": PROCESS * ranks.world}
     if offload:
         before = 4 if config.lr == "auto" else 0  # the weights before a step, which is then scaled
@@ -135,11 +136,11 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     device["CUDA"] = CUDA_CONTEXT
     over = sum(device.values()) - int(config.local.device_memory_gb * GIB) if config.local.device_memory_gb else 0
     if over <= 0:
-        return Needs(device, host)
+        return Needs(device, host, note=experts)
     problem = (
         f"training needs {sum(device.values()) / GIB:.1f} GiB, more than train.device_memory_gb {config.local.device_memory_gb:g}"
     )
-    return Needs(device, host, over, problem)
+    return Needs(device, host, over, problem, experts)
 
 
 def device_memory(config: TrainConfig, ranks: Ranks) -> int | None:

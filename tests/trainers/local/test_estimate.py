@@ -13,6 +13,8 @@ import yaml
 from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
+from clawctl.launch.plan import plan_memory
+from clawctl.memory import box_of
 from clawctl.trainers.local.costs import Cost, Shape, Spread, estimate, seconds_a_microbatch, shape_of
 from clawctl.trainers.local.estimate import check_memory, forecast
 from clawctl.trainers.local.ranks import Ranks
@@ -204,3 +206,60 @@ def test_of_a_small_device_cuda_takes_its_share_and_a_cpu_none() -> None:
 def test_the_time_of_a_long_microbatch_is_printed_without_an_exponent() -> None:
     slow = replace(forecast(on_card(peak_tflops=1), Ranks(0, 1, torch.device("cuda"))), seconds=1234.5)
     assert any("a full microbatch takes about 1200 s at" in line for line in slow.lines())
+
+
+def test_targets_that_name_no_layer_are_refused_with_the_names_there_are() -> None:
+    with pytest.raises(ClawError, match="names no linear layer") as caught:
+        forecast(on_card(lora={"rank": 8, "targets": ["query"]}), Ranks(0, 1, torch.device("cuda")))
+    assert "q_proj" in caught.value.fix
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    """A mixture of 16 experts, of which two compute a token. Their weights are most of the model's."""
+    from transformers import Qwen3MoeConfig
+
+    Qwen3MoeConfig(
+        vocab_size=512, hidden_size=128, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=32,
+        num_experts=16, num_experts_per_tok=2, moe_intermediate_size=256, intermediate_size=256, max_position_embeddings=1024,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    return tmp_path
+
+
+def test_of_a_mixture_the_experts_that_compute_a_token_count(mixture: Path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.from_pretrained(mixture), attn_implementation="eager", experts_implementation="eager"
+    )
+    ids, kept = torch.arange(256)[None], dict[int, int]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with FlopCounterMode(display=False) as counted, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        states = model.model(ids).last_hidden_state
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    shape = shape_of(skeleton(str(mixture)), TrainConfig(tokens_per_microbatch=256))
+    assert counted.get_total_flops() == pytest.approx(shape.cost.forward(256, 256 * 256, 0), rel=0.02)
+    estimated = estimate(shape, TrainConfig(tokens_per_microbatch=256), ALONE).activations
+    attention = 2 * 4 * 256 * 256 * 4  # eager attention keeps its weights
+    measured = sum(size for storage, size in kept.items() if storage not in own) - attention
+    assert states.shape == (1, 256, 128)
+    assert estimated == pytest.approx(measured, rel=0.5)
+
+
+def test_experts_are_not_trained_by_an_adapter_nor_quantised_and_the_plan_says_so(mixture: Path) -> None:
+    lora = {"rank": 4, "targets": "all-linear", "quantize": "nf4"}
+    settings = {"model": {"path": str(mixture)}, "train": {"lora": lora, "dtype": "bfloat16"}, "up": {"stages": ["train"]}}
+    plan = plan_memory(Recipe.model_validate(settings), box_of("24gb", {0}))
+    assert [note for note in plan.notes if "are not trained by an adapter" in note and "nor does train.lora.quantize" in note]
+    [train] = (share.parts for share in plan.shares if share.gpu == 0)
+    experts = 2 * 16 * 3 * 128 * 256
+    assert train["weights"] > 2 * experts
+    path = mixture / "mine.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    for options in ([], ["--fit"]):
+        assert "are not trained by an adapter" in forked.run("up", path, "--estimate", "--card", "24gb", *options).stdout

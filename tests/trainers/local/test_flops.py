@@ -22,7 +22,6 @@ def test_a_pass_costs_two_operations_a_weight_and_token_and_training_three_times
 def test_the_cost_of_a_model_counts_its_matrices(sampler: Sampler) -> None:
     model: Any = sampler.model
     cost = cost_of(model)
-    assert cost is not None
     # hidden 32, 2 heads and 1 key-value head of 16, mlp 64, 2 layers: q 32·32, k and v 32·16, o 32·32, three of 32·64
     assert cost.frozen_weights + cost.trained_weights == 2 * (1024 + 512 + 512 + 1024 + 3 * 2048)
     assert cost.head_weights == 32 * model.config.vocab_size

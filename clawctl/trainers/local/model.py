@@ -358,19 +358,18 @@ def _check_head(policy: PolicyModel) -> None:
 
 def _usable_merge(policy: PolicyModel, wanted: Merge) -> Merge:
     """The merge of the recipe, or exact prefixes if the architecture is not plain attention to all earlier tokens."""
-    if wanted == "tree" and not _attends_to_tries(policy):
-        log.info("%s is not a pure attention model, so only exact prefixes are merged", type(policy.causal).__name__)
+    if wanted == "tree" and (reason := _why_not_tries(policy)) is not None:
+        log.info("%s %s, so only exact prefixes are merged", type(policy.causal).__name__, reason)
         return "prefix"
     return wanted
 
 
 @torch.no_grad()
-def _attends_to_tries(policy: PolicyModel) -> bool:
-    """Whether the model computes a small trie like its separate sequences. If so, it uses tree attention afterwards."""
-    config = policy.causal.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+def _why_not_tries(policy: PolicyModel) -> str | None:
+    """None if the model computes a small trie like its separate sequences. If so, it uses tree attention afterwards."""
+    kinds = set(getattr(policy.causal.config.get_text_config(), "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or not getattr(policy.causal, "_supports_sdpa", False):
-        return False
+        return "is not a pure attention model"
     _attend_to_tries(policy.causal)
     prompts, completions = ([1, 2, 3], [1, 2, 3, 4, 5], [2, 1]), ([4, 5], [3, 6], [3, 4])
     branches = [make_branch(prompt, completion, 1.0) for prompt, completion in zip(prompts, completions, strict=True)]
@@ -380,18 +379,19 @@ def _attends_to_tries(policy: PolicyModel) -> bool:
         return torch.cat([policy.compute(functools.partial(policy.hidden, batch)).float() for batch in batches])
 
     separate = states("none", branches)
-    if differ_by_rounding(states("tree", branches), separate, states("tree", *([branch] for branch in branches))):
-        return True
-    policy.causal.set_attn_implementation("sdpa")
-    return False
+    reason = why_not_rounding(states("tree", branches), separate, states("tree", *([branch] for branch in branches)))
+    if reason is not None:
+        policy.causal.set_attn_implementation("sdpa")
+    return reason
 
 
-def differ_by_rounding(merged: Tensor, separate: Tensor, single: Tensor) -> bool:
-    """Whether states of a trie equal those of its separate sequences up to rounding. `single`: those of tries with one sequence
-    each, in which nothing is merged. In 16 bits they too differ from `separate`, because other kernels compute them. The error of a
-    wrong mask is as large as the states themselves."""
+def why_not_rounding(merged: Tensor, separate: Tensor, single: Tensor) -> str | None:
+    """None if states of a trie equal those of its separate sequences up to rounding, or what was measured. `single`: tries with one
+    sequence each. In 16 bits they too differ, because other kernels compute them. A wrong mask is as far off as the states."""
     error, noise = (float((states - separate).norm() / separate.norm()) for states in (merged, single))
-    return error < min(max(0.02, 4 * noise), 0.25)
+    if error < (limit := min(max(0.02, 4 * noise), 0.25)):
+        return None
+    return f"computes a trie with a relative error of {error:.2g} (limit {limit:.2g}; {noise:.2g} with nothing merged)"
 
 
 def _attend_to_tries(causal: Any) -> None:

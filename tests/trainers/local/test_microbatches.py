@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from clawctl.trainers.local.batches import cut, make_microbatch, share, share_out
-from clawctl.trainers.local.model import differ_by_rounding
+from clawctl.trainers.local.model import why_not_rounding
 from clawctl.trainers.local.trees import make_branch
 
 CPU = torch.device("cpu")
@@ -62,6 +62,9 @@ def test_the_noise_of_16_bits_is_not_taken_for_another_architecture() -> None:
         noise = torch.randn(20, 8)
         return separate + noise * share * separate.norm() / noise.norm()
 
-    assert differ_by_rounding(noisy(0.04), separate, noisy(0.03))  # as a single sequence, which needs no mask
-    assert not differ_by_rounding(noisy(0.04), separate, separate)
-    assert not differ_by_rounding(separate.flip(0), separate, noisy(0.03))
+    assert why_not_rounding(noisy(0.04), separate, noisy(0.03)) is None  # as a single sequence, which needs no mask
+    measured = why_not_rounding(noisy(0.04), separate, separate)
+    assert measured is not None
+    assert "a relative error of 0.0" in measured
+    assert "limit 0.02; 0 with nothing merged" in measured
+    assert why_not_rounding(separate.flip(0), separate, noisy(0.03)) is not None

@@ -323,7 +323,7 @@ def test_there_is_one_http_client() -> None:
 def test_another_stage_gets_a_judge_by_its_name_at_the_seam_alone() -> None:
     others = [file for file in ROOT.rglob("*.py") if not {"judge", "extensions"} & set(file.relative_to(ROOT).parts)]
     named = [file for file in others if "clawctl.judge." in file.read_text()]
-    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py", "cli/doctor.py"}
+    assert {str(file.relative_to(ROOT)) for file in named} == {"judging.py", "cli/judge.py", "cli/judge_checks.py"}
 
 
 def test_every_class_has_a_name_of_its_own() -> None:

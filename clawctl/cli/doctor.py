@@ -1,5 +1,6 @@
 """`clawctl doctor`."""
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Annotated
 
@@ -27,6 +28,7 @@ def doctor(
 
     Example: `clawctl doctor --recipe mine.yaml`
     """
+    from clawctl.cli.judge_checks import check_judge_lines
     from clawctl.launch.box_checks import check_box
     from clawctl.printing import answers
     from clawctl.run.directory import recipe_file
@@ -34,7 +36,7 @@ def doctor(
 
     any_bad = False
     resolved = load_recipe(recipe_file(run, None if recipe is None else find_recipe(recipe)))
-    for line, is_bad in check_box(resolved, run, judge):
+    for line, is_bad in itertools.chain(check_box(resolved, run), check_judge_lines(resolved, run, judge)):
         answers().print(f"{'NOT ok' if is_bad else 'ok':<8}{line}", soft_wrap=True)
         any_bad |= is_bad
     for name in CHECKS.names():

@@ -15,7 +15,6 @@ from clawctl.config.environment import environment_of_program
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
 from clawctl.launch import PAGE_PORT
-from clawctl.launch.judge_checks import check_judge_lines
 from clawctl.launch.model_checks import check_model_files
 from clawctl.launch.plan import plan_memory
 from clawctl.memory import GIB, box_at_hand
@@ -29,9 +28,8 @@ _SLOW = 50e6  # bytes a second: a checkpoint of a large model would take minutes
 _SKEW_S = 2.0
 
 
-def check_box(recipe: Recipe, folder: Path, asks_judge: bool = False) -> Iterator[Line]:
-    """Check this machine for `recipe`, with a run directory in `folder`. `asks_judge`: ask the judge the planted
-    turns once more."""
+def check_box(recipe: Recipe, folder: Path) -> Iterator[Line]:
+    """Check this machine for `recipe`, with a run directory in `folder`."""
     yield from _gpu(recipe)
     yield from _engine(recipe)
     yield from check_model_files(recipe)
@@ -40,7 +38,6 @@ def check_box(recipe: Recipe, folder: Path, asks_judge: bool = False) -> Iterato
     yield from _memory(recipe)
     yield from _ports(recipe)
     yield from _disk(folder)
-    yield from check_judge_lines(recipe, folder, asks_judge)
 
 
 def _gpu(recipe: Recipe) -> Iterator[Line]:

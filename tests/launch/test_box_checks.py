@@ -10,9 +10,9 @@ import orjson
 import pytest
 from safetensors.torch import load_file, save_file
 
+from clawctl.cli.judge_checks import check_judge_lines
 from clawctl.config import Recipe
 from clawctl.launch.box_checks import driver_version
-from clawctl.launch.judge_checks import check_judge_lines
 from clawctl.launch.model_checks import check_model_files, weight_problems
 from tests import forked
 from tests.named_models import TEXT_MODEL
@@ -167,7 +167,7 @@ def test_an_unfit_judge_fails_the_command_before_the_first_run(tmp_path: Path) -
         assert "big is not used as the judge" in lines[1][0]
         settings = {"model": {"path": "crafts"}, "serve": {"port": 0}, "judge": recipe.judge.model_dump(exclude_none=True)}
         (tmp_path / "mine.yaml").write_bytes(orjson.dumps(settings))
-        done = forked.run("doctor", "--run", tmp_path / "run", "--recipe", tmp_path / "mine.yaml")
+        done = forked.run("doctor", "--run", tmp_path / "run", "--recipe", tmp_path / "mine.yaml", timeout_s=240)
     assert done.returncode == 1
     assert "NOT ok  judge: big is not used as the judge" in done.stdout
     assert not (tmp_path / "run").exists()

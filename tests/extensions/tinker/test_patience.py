@@ -53,7 +53,7 @@ def test_a_service_that_answers_only_429_says_so_at_each_retry_and_ends_the_wait
             patient(lambda: retries(server.url), "Tinker forward", server.url, refused_s=1)
         done.set()
     assert "limit of your account" in caught.value.fix
-    assert caplog.text.count("answers 429") > 3
+    assert caplog.text.count("answers 429") >= 2
     assert "HTTP Request" not in caplog.text  # the level of the SDK's own log is as it was
 
 

@@ -36,7 +36,7 @@ def answer(at: Terminal, question: str, text: str) -> None:
     at.say(text)
 
 
-def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pages(tmp_path: Path) -> None:
+def test_three_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pages(tmp_path: Path) -> None:
     run, opened = tmp_path / "my run", tmp_path / "opened"
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n')
@@ -44,6 +44,7 @@ def test_two_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_page
     environment = {**os.environ, "TERM": "xterm", "BROWSER": f"{browser} %s"}
     with terminal([*START, "--run", run, "--page-port", "0"], tmp_path, environment) as at:
         answer(at, "Which model?", "crafts")
+        answer(at, "Who judges the answers?", "1")
         answer(at, "Which agent will use it?", "3")
         wait_for(lambda: "pages       http" in at.text(), at.text)
         shown = at.text()

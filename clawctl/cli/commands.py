@@ -39,6 +39,11 @@ COMMANDS: Registry[Callable[..., Any] | typer.Typer] = Registry(
 )
 
 
+ELSEWHERE = {
+    "init": "clawctl start --write mine.yaml writes a recipe that fits, and starts nothing"
+}  # commands that people look for
+
+
 class Group(TyperGroup):
     """A group that also has the commands of the registry. They are imported when they are run."""
 
@@ -51,6 +56,8 @@ class Group(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         if command is None and (name := _prefix(ctx) + cmd_name) in COMMANDS.names():
             return _made(cmd_name, COMMANDS.load(name, "clawctl"))
+        if command is None and ctx.parent is None and cmd_name in ELSEWHERE:
+            raise ClawError(f"clawctl has no command {cmd_name}", ELSEWHERE[cmd_name], 2)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -18,7 +18,12 @@ from clawctl.launch import PAGE_PORT
 from clawctl.printing import busy
 from clawctl.run.directory import RunDir
 
+_NO_CLIENT = ("none yet", "other")
 _AGENTS = ("none yet", "openclaw", "codex", "claude-code", "other")
+_JUDGES = [
+    ("no server", "ratings and your words teach; on a GPU version 0 of the model judges as well, if it can"),
+    ("http://127.0.0.1:8000/v1", "or the URL of another server with a large model"),
+]
 
 
 def start(
@@ -46,15 +51,16 @@ def start(
     plain: Annotated[bool, typer.Option("--plain", help="Print the merged log even on a terminal.")] = False,
     log_level: LogLevel = "info",
 ) -> None:
-    """Serve and train a model that fits this machine. On a terminal it asks for the model and the agent. The run is shown as pages.
-    Its recipe is RUN/recipe.yaml, and the same command goes on with it. Ctrl-C or the end of the terminal ends everything.
+    """Serve and train a model that fits this machine. On a terminal it asks for the model, the judge and the agent. The run is
+    shown as pages. Its recipe is RUN/recipe.yaml, and the same command goes on with it. Ctrl-C or the end of the terminal ends
+    everything.
 
     Example: `clawctl start --model smollm2 --agent codex`
     """
     parent, asks = os.getppid(), sys.stdin.isatty() and sys.stdout.isatty()
     if card is not None and write is None:
         raise ClawError("--card plans for another machine", "add --write NAME.yaml", 2)
-    if agent not in (None, "none", "none yet", "other"):
+    if agent not in (None, "none", *_NO_CLIENT):
         from clawctl.launch.connecting import client_named
 
         agent = client_named(agent)
@@ -62,10 +68,10 @@ def start(
     goes_on = write is None and _goes_on(opened, model, judge)
     if not goes_on:
         _make_recipe(write or opened.recipe, write is None, model, judge, card, asks)
-    if write is not None:
-        return typer.echo(f"\nclawctl doctor --recipe {write}\nclawctl up {write} --run runs/{write.stem}")
     if agent is None and asks and not goes_on:
         agent = _chosen("Which agent will use it?", [(name, "") for name in _AGENTS])
+    if write is not None:
+        return typer.echo(_next_commands(write, agent))
     with busy("starting …"):
         import clawctl.serve.gateway  # noqa: F401 (what takes seconds)
         from clawctl.launch.connecting import greeting
@@ -81,6 +87,17 @@ def start(
         run_stages(None, run, log_level, plain, company)
     finally:
         typer.echo(f"Nothing is lost. To go on: clawctl start --run {shlex.quote(str(run))}", err=True)
+
+
+def _next_commands(recipe: Path, agent: str | None) -> str:
+    """What to do with a recipe that was written."""
+    run, named = shlex.quote(f"runs/{recipe.stem}"), agent if agent not in (None, "none", *_NO_CLIENT) else "AGENT"
+    file = shlex.quote(str(recipe))
+    return f"""
+clawctl doctor --recipe {file}                 # whether this machine will do
+clawctl up {file} --run {run}
+clawctl connect {named} --run {run} --write    # in another terminal
+clawctl inspect web --run {run}                # what it learns"""
 
 
 def _has_screen() -> bool:
@@ -128,6 +145,8 @@ def _make_recipe(path: Path, starts: bool, model: str | None, judge: str | None,
         models = fitting_models(box) if model is None else []
     if model is None:
         model = _chosen("Which model? These fit; any other name or a folder is tried.", models) if asks else models[0][0]
+        judge = _chosen("Who judges the answers?", _JUDGES) if judge is None and asks else judge
+        judge = None if judge == _JUDGES[0][0] else judge
     with busy(f"planning memory for {model} …"):
         if starts:
             from clawctl.serve.gateway import check_model

@@ -116,6 +116,8 @@ def main() -> None:
     names = options.only.split(",") if options.only else [case.name for case in CASES]
     if unknown := set(names) - {case.name for case in CASES}:
         raise SystemExit(f"there is no case {', '.join(sorted(unknown))}; choose from {', '.join(case.name for case in CASES)}")
+    if not options.rehearse and not has_card():
+        raise SystemExit("PyTorch sees no GPU here; scripts/bench gpu --rehearse runs every case with tiny shapes on the CPU")
     cases = [case for case in CASES if case.name in names and results.states.get(case.name) != "done"]
     with scratch() as folder:
         if options.rehearse:
@@ -145,6 +147,12 @@ def card() -> str:
         done = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True)
         return done.stdout.strip() or "no GPU"
     return "no GPU"
+
+
+def has_card() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -182,18 +182,14 @@ def shared(bench: Bench) -> None:
     load.begin()
     alone = load.rate(0.5 if bench.tiny else 3.0)
     command = [sys.executable, "-m", "scripts.benchmarks.gpu_serving", str(bench.folder), str(int(bench.tiny))]
-    trainer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert trainer.stdout is not None
-    steps = (float(line) for line in trainer.stdout if line.startswith("0") or line[:1].isdigit())
-    next(steps)  # the first one compiles
-    before, began = load.tokens, time.perf_counter()
-    together = [next(steps) for _ in range(2 if bench.tiny else 6)]
-    while_training = (load.tokens - before) / (time.perf_counter() - began)
-    load.end()
-    next(steps)
-    single = [next(steps) for _ in range(2 if bench.tiny else 6)]
-    trainer.kill()
-    trainer.wait()
+    with running_trainer(command) as steps:
+        next(steps)  # the first one compiles
+        before, began = load.tokens, time.perf_counter()
+        together = [next(steps) for _ in range(2 if bench.tiny else 6)]
+        while_training = (load.tokens - before) / (time.perf_counter() - began)
+        load.end()
+        next(steps)
+        single = [next(steps) for _ in range(2 if bench.tiny else 6)]
     bench.add("tokens_per_s alone", alone, "tokens/s")
     bench.add("tokens_per_s while_training", while_training, "tokens/s")
     bench.add("step_seconds alone", statistics.median(single), "s")
@@ -203,6 +199,17 @@ def shared(bench: Bench) -> None:
         free_bytes, total = torch.cuda.mem_get_info(bench.device)
         bench.add("memory_in_use", (total - free_bytes) / 2**30, "GiB, after the trainer has ended")
     decoder.stop()
+
+
+@contextmanager
+def running_trainer(command: list[str]) -> Iterator[Iterator[float]]:
+    """The seconds of its steps. The trainer ends with the block, whatever happens in it."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        try:
+            yield (float(line) for line in trainer.stdout if line[:1].isdigit())
+        finally:
+            trainer.kill()
 
 
 class Load:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -43,6 +45,16 @@ def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     assert values["canary", "crafts bfloat16 passes"] == 1
     assert values["engine", "swap failed"] == 0
     assert values["circle", "requests_refused"] == 0
+
+
+def test_without_a_card_the_command_says_how_to_rehearse(tmp_path: Path) -> None:
+    if gpu.has_card():
+        pytest.skip("there is a card")
+    command = [sys.executable, "-m", "scripts.benchmarks.gpu", "--json", str(tmp_path / "gpu.json")]
+    done = subprocess.run(command, cwd=gpu.ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("PyTorch sees no GPU here; scripts/bench gpu --rehearse")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_case_that_fails_stops_no_other_and_rows_are_written_as_they_come(tmp_path: Path) -> None:

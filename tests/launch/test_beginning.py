@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from clawctl.cli.judge_checks import check_judge_lines
 from clawctl.config import Recipe, load_recipe
 from clawctl.errors import ClawError
 from clawctl.launch.beginning import fitting_models, recipe_for, write_recipe
@@ -59,6 +60,24 @@ def test_a_model_that_fits_no_card_leaves_no_recipe(tmp_path: Path) -> None:
     assert not (tmp_path / "mine.yaml").exists()
 
 
+def test_a_written_recipe_comes_with_the_next_four_commands(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    done = forked.run("start", "--model", MODEL, "--agent", "codex", "--write", path, "--card", "24gb")
+    assert (done.returncode, load_recipe(path).model.path) == (0, MODEL), done.stderr
+    commands = [line.partition("  #")[0].rstrip() for line in done.stdout.splitlines() if line.startswith("clawctl ")]
+    assert commands == [
+        f"clawctl doctor --recipe {path}", f"clawctl up {path} --run runs/mine", "clawctl connect codex --run runs/mine --write",
+        "clawctl inspect web --run runs/mine",
+    ]  # fmt: skip
+
+
+def test_a_command_that_people_look_for_names_the_one_there_is() -> None:
+    done = forked.run("init")
+    assert done.returncode == 2
+    assert "clawctl has no command init" in done.stderr
+    assert "clawctl start --write mine.yaml" in done.stderr
+
+
 def small(**sections: Any) -> Recipe:
     return Recipe.model_validate({"model": {"path": "crafts"}, **sections})
 
@@ -67,7 +86,8 @@ def test_the_doctor_names_what_is_wrong_with_its_cure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         recipe = small(serve={"port": port}, judge={"endpoint": "http://127.0.0.1:1/v1"}, up={"stages": ["collect"]})
-        lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in check_box(recipe, tmp_path / "run")}
+        found = [*check_box(recipe, tmp_path / "run"), *check_judge_lines(recipe, tmp_path / "run", again=False)]
+        lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in found}
     assert "hints can be placed" in lines["model"][0]
     assert lines["port"] == (
         f"port: 127.0.0.1:{port} cannot be used (Address already in use); stop what listens there, or set serve.port",

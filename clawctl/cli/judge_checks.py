@@ -10,8 +10,6 @@ import orjson
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
 from clawctl.http_client import RequestFailed, fetch
-from clawctl.judge.fitness import judge_identity
-from clawctl.judge.worker import check_judge
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.fitness import read_fitness
 
@@ -23,6 +21,8 @@ def check_judge_lines(recipe: Recipe, folder: Path, again: bool) -> Iterator[tup
     """A line for each server that judges, and one for the planted turns, each with whether the recipe cannot run like this.
 
     The planted turns are asked `again`, or if a server is named that never answered them in the run at `folder`."""
+    from clawctl.judge.fitness import judge_identity
+
     settings, begun = recipe.judge, (folder / "run.json").exists()
     urls = list(dict.fromkeys(filter(None, (settings.endpoint, *settings.endpoints))))
     if settings.prm or settings.custom_rm or not settings.ask:
@@ -67,6 +67,8 @@ def _server_line(recipe: Recipe, url: str) -> tuple[str, bool]:
 
 
 def _planted_line(run: RunDir, recipe: Recipe) -> tuple[str, bool]:
+    from clawctl.judge.worker import check_judge
+
     try:
         fitness = asyncio.run(check_judge(run, recipe))
     except ClawError as error:

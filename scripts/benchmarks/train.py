@@ -8,6 +8,10 @@ model.
 
     scripts/bench train                          sessions of 4, 8, 16, 32 turns, single turns, a vocabulary of 151k
     scripts/bench train --case session-16        one of them
+
+`gradients` compares the gradient of the tree with that of one sequence a turn, in float32. Two cases run only when they are
+named, because they take long: `agent-10k`, 30 turns over a system prompt of 10,000 tokens with tool results of 1,000, and
+`practice`, eight steps on twelve past prompts of 10,000 tokens with a note that only the teacher reads. `--ours` leaves TRL out.
 """
 
 import argparse
@@ -28,7 +32,8 @@ from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
 
 HERE = Path(__file__).parent
 TRL = "trl==1.16.0"
-CASES = ("session-4", "session-8", "session-16", "session-32", "single-turn", "vocab-151k")
+CASES = ("session-4", "session-8", "session-16", "session-32", "single-turn", "vocab-151k", "gradients")
+LONG_CASES = ("agent-10k", "practice")
 VOCABULARY = 1000  # size of the id range of generated turns; the model has 1,024
 
 
@@ -40,7 +45,8 @@ def main() -> None:
 
 def options_from(arguments: list[str]) -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=CASES, help="only this one; may be given again")
+    parser.add_argument("--case", action="append", choices=CASES + LONG_CASES, help="only this one; may be given again")
+    parser.add_argument("--ours", action="store_true", help="without TRL")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contestant")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default=natural_dtype(), help="of every contestant")
     parser.add_argument("--trl", type=Path, default=Path(".venv-trl/bin/python"), help="a Python that has TRL; made if missing")
@@ -52,32 +58,63 @@ def options_from(arguments: list[str]) -> argparse.Namespace:
 def measure(case: str, options: argparse.Namespace) -> list[Row]:
     print(f"{case}: medians of {options.repeats}", file=sys.stderr, flush=True)
     if case.startswith("session-"):
-        return session_rows(case, int(case.removeprefix("session-")), options)
-    return single_rows(case, options) if case == "single-turn" else vocabulary_rows(case, options)
+        turns = int(case.removeprefix("session-"))
+        return session_rows(case, make_session(turns, system=128 if options.quick else 1024, vocabulary=VOCABULARY), options)
+    if case == "agent-10k":
+        turns, system, fresh = (6, 512, 64) if options.quick else (30, 10_000, 1_000)
+        return session_rows(case, make_session(turns, system, VOCABULARY, fresh=fresh), options)
+    rows = {"single-turn": single_rows, "practice": practice_rows, "gradients": gradient_rows}
+    return rows.get(case, vocabulary_rows)(case, options)
 
 
-def session_rows(case: str, turns: int, options: argparse.Namespace) -> list[Row]:
-    made = make_session(turns, system=128 if options.quick else 1024, vocabulary=VOCABULARY)
+def session_rows(case: str, made: list[Turn], options: argparse.Namespace) -> list[Row]:
+    turns = len(made)
     tree, alone = (ours(options, made, merge=merge) for merge in ("tree", "none"))
-    peer, _ = best_of_trl(options, made)
-    return [
+    rows = [
         *speed_rows(case, turns, tree, options),
         Row(case, "turns_per_s_per_turn_mode", turns / median(alone), "turns/s"),
-        Row(case, "turns_per_s_trl", turns / median(peer), "turns/s"),
         Row(case, "turns_per_s_ratio_per_turn", median(alone) / median(tree), "×"),
         Row(case, "operations_ratio_per_turn", tree["operations_ratio"], "×"),
         Row(case, "share_of_operations_ratio", median(alone) / median(tree) / tree["operations_ratio"], "share"),
-        Row(case, "turns_per_s_ratio_trl", median(peer) / median(tree), "×"),
         Row(case, "tree_saving", tree["saving"], "×"),
         Row(case, "peak_memory", tree["grown_bytes"] / 2**20, "MiB"),
+    ]
+    if options.ours:
+        return rows
+    peer, _ = best_of_trl(options, made)
+    return [
+        *rows,
+        Row(case, "turns_per_s_trl", turns / median(peer), "turns/s"),
+        Row(case, "turns_per_s_ratio_trl", median(peer) / median(tree), "×"),
         Row(case, "peak_memory_ratio_trl", tree["grown_bytes"] / peer["grown_bytes"], "×"),
     ]
+
+
+def practice_rows(case: str, options: argparse.Namespace) -> list[Row]:
+    """Eight steps on past prompts that begin alike. The teacher reads a note behind the system prompt."""
+    prompts, system, steps = (4, 256, 2) if options.quick else (12, 9_900, 8)
+    made = [make_session(1, system, VOCABULARY, fresh=100)[0] for _ in range(prompts)]
+    made = [(prompt[: system + index] + prompt[system + index + 1 :], said) for index, (prompt, said) in enumerate(made)]
+    mine = worker("train_ours", {**job_of(options, made), "merge": "tree", "note": 30, "repeats": steps})
+    return [
+        Row(case, "seconds_per_step", median(mine), "s"),
+        Row(case, "seconds", sum(mine["seconds"]), "s"),
+        Row(case, "peak_memory", mine["grown_bytes"] / 2**20, "MiB"),
+    ]
+
+
+def gradient_rows(case: str, options: argparse.Namespace) -> list[Row]:
+    made = make_session(16, system=128 if options.quick else 1024, vocabulary=VOCABULARY)
+    job = {"model": str(models.crafts()), "dtype": "float32", "threads": options.threads, "turns": made, "gradients": True}
+    return [Row(case, "relative_error_per_turn", worker("train_ours", job)["relative_error"], "share")]
 
 
 def single_rows(case: str, options: argparse.Namespace) -> list[Row]:
     turns = 8 if options.quick else 16
     made = make_single_turns(turns, prompt=128 if options.quick else 512, vocabulary=VOCABULARY)
     mine = ours(options, made, merge="tree", tokens_per_microbatch=2048)
+    if options.ours:
+        return [*speed_rows(case, turns, mine, options), Row(case, "peak_memory", mine["grown_bytes"] / 2**20, "MiB")]
     peer, other = best_of_trl(options, made)
     return [
         *speed_rows(case, turns, mine, options),

@@ -3,19 +3,22 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from clawctl.config import Recipe
+from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share_out
 from clawctl.trainers.local.costs import Cost, cost_of
 from clawctl.trainers.local.layers import KNOWN
+from clawctl.trainers.local.objective import objective_of
 from clawctl.trainers.local.ranks import Ranks, layers_of
 from clawctl.trainers.local.scores import turn_branches
-from clawctl.trainers.local.step import train_step
+from clawctl.trainers.local.step import add_gradients, train_step
 from clawctl.trainers.local.trainer import load_training
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Trie, build_trie
@@ -24,7 +27,8 @@ from scripts.benchmarks.train_trl import grown_bytes, matmul_flops, watch_memory
 
 def make_training(job: dict[str, Any], device: torch.device) -> Training:
     settings = {key: job[key] for key in ("dtype", "merge", "tokens_per_microbatch", "lora") if key in job}
-    recipe = Recipe.model_validate({"model": {"path": job["model"]}, "train": {"method": "binary", "lr": 1e-6, **settings}})
+    method = "opd" if "note" in job else "binary"
+    recipe = Recipe.model_validate({"model": {"path": job["model"]}, "train": {"method": method, "lr": 1e-6, **settings}})
     return load_training(recipe, Ranks(0, 1, device))
 
 
@@ -82,6 +86,9 @@ def run_job(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     peak = matmul_flops(job["dtype"], device)
     training = make_training(job, device)
     samples = make_samples(training, job["turns"])
+    if "note" in job:  # ids that no prompt has, in front of the last message
+        note = list(range(3, 3 + job["note"]))
+        samples = [replace(s, reward=None, teacher_prompt_ids=[*s.prompt_ids[:-100], *note, *s.prompt_ids[-100:]]) for s in samples]
     seconds: list[float] = []
     row: dict[str, Any] = {}
     before = watch_memory(device)
@@ -104,11 +111,22 @@ def run_job(job: dict[str, Any], device: torch.device) -> dict[str, Any]:
     }
 
 
+def relative_error(job: dict[str, Any], device: torch.device) -> dict[str, float]:
+    """How far the gradient of the tree is from that of one sequence a turn: the norm of the difference, divided by the norm."""
+    gradients = []
+    for merge in ("none", "tree"):
+        training = make_training({**job, "merge": merge}, device)
+        batch = Batch(1, make_samples(training, job["turns"]))
+        add_gradients(training, objective_of(training.config, batch), Measures())
+        gradients.append(torch.cat([weight.grad.flatten() for _, weight in training.policy.trained() if weight.grad is not None]))
+    return {"relative_error": float((gradients[1] - gradients[0]).norm() / gradients[0].norm())}
+
+
 def main() -> None:
     job = json.load(sys.stdin)
     torch.set_num_threads(job["threads"])
     device = torch.device(job.get("device", "cpu"))
-    print(json.dumps(run_job(job, device)))
+    print(json.dumps(relative_error(job, device) if "gradients" in job else run_job(job, device)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Generated turns of agent-like sessions. They have token ids only, because only their shape matters for speed.
 
-A session starts with a system prompt. Each turn has 40 new tokens (a user message or a tool result) and 60 sampled tokens, of which
-the first 20 are a thought. As in Qwen3's template, thoughts stay in the history while tools answer, and are stripped after the next
-user message, which starts a new branch of the history. Every fourth turn answers a tool.
+A session starts with a system prompt. Each turn has 40 new tokens (a user message or a tool result; `fresh`) and 60 sampled
+tokens, of which the first 20 are a thought. As in Qwen3's template, thoughts stay in the history while tools answer, and are
+stripped after the next user message, which starts a new branch of the history. Every fourth turn answers a tool.
 """
 
 import random
@@ -12,7 +12,7 @@ FRESH, SAMPLED, THOUGHT = 40, 60, 20
 FIRST_ID = 3
 
 
-def make_session(turns: int, system: int, vocabulary: int, seed: int = 0) -> list[Turn]:
+def make_session(turns: int, system: int, vocabulary: int, seed: int = 0, fresh: int = FRESH) -> list[Turn]:
     """Make `turns` turns with a system prompt of `system` tokens."""
     draw = random.Random(seed)
 
@@ -24,11 +24,11 @@ def make_session(turns: int, system: int, vocabulary: int, seed: int = 0) -> lis
     made: list[Turn] = []
     for index in range(turns):
         answers_tool = index % 4 == 3
-        fresh, said = some(FRESH), some(SAMPLED)
-        prompt = (kept if answers_tool else stripped) + fresh
+        new, said = some(fresh), some(SAMPLED)
+        prompt = (kept if answers_tool else stripped) + new
         made.append((prompt, said))
         kept = prompt + said
-        stripped = stripped + fresh + said[THOUGHT:]
+        stripped = stripped + new + said[THOUGHT:]
     return made
 
 

@@ -262,6 +262,30 @@ def test_a_cancelled_request_releases_its_resources(engine: Decoder) -> None:
     asyncio.run(main())
 
 
+def test_a_client_that_is_gone_while_its_prompt_is_read_frees_the_engine_at_once(run: RunDir, model_path: Path) -> None:
+    step = 4  # tokens, of 3,000
+    engine = Decoder(run, Recipe.model_validate(recipe_data(model_path, max_batch_tokens=step)), 0)
+
+    async def main() -> None:
+        pieces = list[TokenPiece]()
+        running = engine.generate(PROMPT * 30, Sampling(1.0, 1.0, 0, 24), pieces.append)
+        request = running.request
+        assert request is not None
+        while request.cached == 0:
+            await asyncio.sleep(0)
+        running.cancel()
+        read = request.cached
+        while not engine.batches.idle:
+            await asyncio.sleep(0.001)
+        assert request.cached <= read + step < len(request.ids), "only the step that was being computed is finished"
+        assert not pieces
+
+    try:
+        asyncio.run(main())
+    finally:
+        engine.stop()
+
+
 def test_many_requests_in_a_small_cache_all_finish_exactly(run: RunDir, model_path: Path) -> None:
     recipe = Recipe.model_validate(recipe_data(model_path, kv_cache_tokens=384))
     engine = Decoder(run, recipe, 0)

@@ -1,7 +1,7 @@
 """Counts the house: lines by room, imports across its walls, circles, large files and functions, words of docs, and the wheel.
 
-`scripts/house` prints the table; `--json` for scripts; `--wheel` builds the wheel too. tests/test_architecture.py holds each room
-to its budget in house.toml. A line of code is one that is not blank, a comment or part of a docstring.
+`scripts/house` prints the table; `--json` for scripts; `--wheel` builds the wheel too, and `--walks` follows a batch and a request.
+tests/test_architecture.py holds each room to its budget in house.toml. A line of code is one that is not blank, a comment or part of a docstring.
 """
 
 import argparse
@@ -18,8 +18,11 @@ from pathlib import Path
 
 import networkx
 
+from scripts import walks
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "clawctl"
+BUDGETS = tomllib.loads((ROOT / "house.toml").read_text())
 LONG_FILE, MANY_PARAMETERS = 400, 7
 
 
@@ -122,14 +125,19 @@ class House:
             rooms[module.room] = rooms.get(module.room, 0) + module.code_lines
         return rooms
 
-    def features(self) -> dict[str, int]:
-        """Lines of the features that house.toml lists, most first. Raises KeyError for a file that does not exist."""
-        listed = tomllib.loads((ROOT / "house.toml").read_text())["features"]
-        lines = {
-            feature: sum(self.by_name[f"clawctl.{file.replace('/', '.')}"].lines for file in files)
-            for feature, files in listed.items()
+    def features(self) -> dict[str, dict[str, int]]:
+        """Lines of the features that house.toml lists, by group, most first. Raises KeyError for a path that does not exist."""
+        return {
+            group: dict(
+                sorted(((name, sum(map(self.lines_at, paths))) for name, paths in features.items()), key=lambda item: -item[1])
+            )
+            for group, features in BUDGETS["features"].items()
         }
-        return dict(sorted(lines.items(), key=lambda item: -item[1]))
+
+    def lines_at(self, path: str) -> int:
+        """Lines of a file, or of all files in a folder. Raises KeyError."""
+        name = f"clawctl.{path.replace('/', '.')}"
+        return self.by_name[name].lines + sum(module.lines for module in self.modules if module.name.startswith(f"{name}."))
 
     def into_extensions(self) -> list[str]:
         """Imports of the product from an extension."""
@@ -181,21 +189,31 @@ def measure(house: House) -> dict[str, int]:
     }
 
 
+def above_the_bars(measures: dict[str, int]) -> dict[str, int]:
+    """How far the measures exceed the bars of house.toml."""
+    return {name: max(0, measures[name] - bar) for name, bar in BUDGETS["bars"].items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--wheel", action="store_true", help="build the wheel and print its size")
     parser.add_argument("--list", action="store_true", help="list what is counted, with places")
+    parser.add_argument("--walks", action="store_true", help="run a step and a request, and list the files that they cross")
     options = parser.parse_args()
+    if options.walks:
+        print(walks.report())
+        return
     house = House()
     measures, rooms, features = measure(house), dict(sorted(house.rooms().items())), house.features()
-    features["together"] = sum(features.values())
     if options.wheel:
         measures["bytes of the wheel"] = wheel_bytes()
     if options.json:
         print(json.dumps({"measures": measures, "rooms": rooms, "features": features}))
         return
-    for title, rows in (("measure", measures), ("room, lines of code", rooms), ("feature after the bar, lines", features)):
+    tables = {"measure": measures, "room, lines of code": rooms, "lines above a bar": above_the_bars(measures)}
+    tables |= {f"lines of features: {group}": {**lines, "together": sum(lines.values())} for group, lines in features.items()}
+    for title, rows in tables.items():
         width = max(map(len, (title, *rows)))
         print(f"{title:{width}}")
         print(*(f"{name:{width}} {value:>9,}" for name, value in rows.items()), "", sep="\n")

@@ -1,15 +1,14 @@
 """Docs and recipes that come with clawctl, in a checkout and in an installation."""
 
 import sys
-import sysconfig
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from clawctl import shipped as module
 from clawctl.errors import ClawError
-from clawctl.shipped import find_recipe, shipped, shipped_names
+from clawctl.shipped import find_file, find_recipe, names_in, shipped
 from tests import forked
 
 ROOT = Path(__file__).parent.parent
@@ -38,17 +37,25 @@ def test_a_recipe_is_found_by_name_and_a_file_comes_first(tmp_path: Path, monkey
     assert "smollm2" in str(refused.value.fix)
 
 
-def test_an_installation_has_what_a_checkout_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_has_what_a_checkout_has(tmp_path: Path) -> None:
     """The wheel's data files, laid out as an installer lays them out."""
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
     for folder, patterns in data.items():
         for file in (file for pattern in patterns for file in ROOT.glob(pattern)):
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
             (tmp_path / folder / file.name).write_bytes(file.read_bytes())
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "lib" / "clawctl" / "shipped.py"))
-    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
-    for name, suffix in (("docs", ".md"), ("recipes", ".yaml")):
+    installed = partial(shipped, checkout=tmp_path, prefix=tmp_path)
+    for name, suffix in (("docs", ".md"), ("docs", ".jsonl"), ("recipes", ".yaml"), ("recipes", ".md")):
         wanted = {file.relative_to(ROOT / name).with_suffix("").as_posix() for file in (ROOT / name).rglob(f"*{suffix}")}
-        assert set(shipped_names(name, suffix)) == wanted
-    assert (shipped("integrations") / "openclaw" / "openclaw.plugin.json").is_file()
-    assert (shipped("integrations") / "systemd" / "user" / "clawctl@.service").is_file()
+        assert set(names_in(installed(name), suffix)) == wanted
+    assert (installed("integrations") / "openclaw" / "openclaw.plugin.json").is_file()
+    assert (installed("integrations") / "systemd" / "user" / "clawctl@.service").is_file()
+
+
+def test_a_file_that_help_names_is_found_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_file(Path("docs/labelled-turns.jsonl")) == ROOT / "docs" / "labelled-turns.jsonl"
+    assert find_file(Path("mine/turns.jsonl")) == Path("mine/turns.jsonl")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "labelled-turns.jsonl").touch()
+    assert find_file(Path("docs/labelled-turns.jsonl")) == Path("docs/labelled-turns.jsonl")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from clawctl.errors import ClawError
-from clawctl.shipped import shipped, shipped_names
+from clawctl.shipped import names_in, shipped
 
 
 def docs(topic: Annotated[str | None, typer.Argument(help="A page, such as engines. Unset: list the pages.")] = None) -> None:
@@ -17,7 +17,7 @@ def docs(topic: Annotated[str | None, typer.Argument(help="A page, such as engin
     from rich.console import Console
     from rich.markdown import Markdown
 
-    pages = shipped_names("docs", ".md")
+    pages = names_in(shipped("docs"), ".md")
     if topic is None:
         typer.echo("\n".join(pages))
         return

@@ -9,6 +9,7 @@ from clawctl.cli.judge import Concurrency, CustomRm, Endpoint, Model, Prm, Thres
 from clawctl.cli.opening import open_stage
 from clawctl.cli.options import DEFAULT_RUN, AsJson, LogLevel, RecipeOption, RunOption
 from clawctl.errors import ClawError
+from clawctl.shipped import find_file
 
 
 def calibrate(
@@ -40,4 +41,4 @@ def calibrate(
     opened, resolved = open_stage("judge", run, recipe, settings, log_level)
     from clawctl.extensions.judge_lab.calibrate import calibrate as measure
 
-    measure(opened, resolved, file, ratings, attacks, as_json)
+    measure(opened, resolved, file and find_file(file), ratings, attacks, as_json)

@@ -1,7 +1,7 @@
 """An environment: a question with a known answer. `clawctl play examples/capitals.py:Capitals --run RUN`."""
 
+from clawctl.asking import ask
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import ask
 
 CAPITALS = {"France": "Paris", "Japan": "Tokyo", "Peru": "Lima", "Kenya": "Nairobi"}
 

@@ -1,7 +1,8 @@
 """Counts the house: lines by room, imports across its walls, circles, large files and functions, words of docs, and the wheel.
 
 `scripts/house` prints the table; `--json` for scripts; `--wheel` builds the wheel too, and `--walks` follows a batch and a request.
-tests/test_architecture.py holds each room to its budget in house.toml. A line of code is one that is not blank, a comment or part of a docstring.
+tests/test_architecture.py holds each room to its budget in house.toml. A line of code is one that is not blank, a comment or part
+of a docstring.
 """
 
 import argparse

@@ -36,7 +36,7 @@ class Walk:
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
 
     def _called(self, frame: FrameType, event: str, called: Any) -> None:
         if event not in ("call", "c_call"):

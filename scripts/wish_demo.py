@@ -20,8 +20,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from clawctl.asking import Refused, ask
 from clawctl.config import load_recipe
-from clawctl.environments.asking import Refused, ask
 from clawctl.environments.episode import play_task
 from clawctl.errors import ClawError
 from clawctl.process import die_with_parent

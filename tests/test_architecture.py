@@ -63,7 +63,8 @@ def test_implementations_behind_a_seam_are_imported_by_their_own_stage_only() ->
 
 
 SEAMS = (  # modules and packages that an extension may import, besides its own
-    "at_once", "config", "errors", "memory", "plugins", "registry", "printing", "process", "http_client", "run", "environments",
+    "asking", "at_once", "config", "environments", "errors", "http_client", "memory", "plugins", "printing", "process", "registry",
+    "run", "shipped",
     "launch.status", "cli.judge", "cli.opening", "cli.options",
     "intervals", "eval.suites", "judge.panel", "judge.protocol", "judge.votes", "privacy.finders",
     "train.sample", "train.measures", "train.agreement", "train.advantages",
@@ -133,6 +134,18 @@ def test_features_account_for_the_lines_above_the_bars() -> None:
     above = above_the_bars(measure(house))
     assert above["lines of the product"] <= lines["later"] + lines["earlier"]
     assert above["lines of clawctl"] <= sum(lines.values())
+
+
+def test_no_test_replaces_an_attribute_of_the_product() -> None:
+    """A setting is an argument, and a fake stands behind a seam. `monkeypatch` may set the environment and the current folder."""
+    wrong = [
+        f"{file.name}:{node.lineno}"
+        for file in Path(__file__).parent.rglob("*.py")
+        for node in nodes_of(file)
+        if (isinstance(node, ast.Attribute) and node.attr in ("setattr", "delattr") and ast.unparse(node.value) == "monkeypatch")
+        or (isinstance(node, ast.ImportFrom) and node.module in ("mock", "unittest.mock", "pytest_mock"))
+    ]
+    assert wrong == []
 
 
 def test_no_two_files_of_tests_have_the_same_name() -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from clawctl.asking import Refused
 from clawctl.environments import WORST, Environment, EpisodeFailed, Outcome, Task
-from clawctl.environments.asking import Refused
 from clawctl.run.endings import ENDINGS
 from clawctl.run.endpoint import Endpoint
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 import orjson
 from filelock import FileLock
 
-from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.asking import Refused, ask, new_client
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, publish_bytes
 from clawctl.run.endpoint import QUIET, Endpoint

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from clawctl.environments.asking import ask, new_client
+from clawctl.asking import ask, new_client
 from clawctl.run.endpoint import QUIET, Endpoint
 from clawctl.run.hint_places import HintPlace, with_hint
 

@@ -15,7 +15,7 @@ from statistics import fmean
 
 import orjson
 
-from clawctl.environments.asking import TIMEOUT_S, Refused, ask, completion, new_client
+from clawctl.asking import TIMEOUT_S, Refused, ask, completion, new_client
 from clawctl.environments.hint_trial import EVERYDAY
 from clawctl.http_client import Client, RequestFailed
 from clawctl.run.endpoint import QUIET, Endpoint

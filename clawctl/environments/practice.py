@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from clawctl.asking import Refused, ask
 from clawctl.config import Recipe
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import Refused, ask
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.errors import ClawError

@@ -25,8 +25,8 @@ from typing import Any
 
 import orjson
 
+from clawctl.asking import Refused, ServerHealth
 from clawctl.config import Recipe
-from clawctl.environments.asking import Refused, ServerHealth
 from clawctl.environments.hint_trial import EVERYDAY, settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.environments.note_effect import NoteEffect, followed_share
@@ -75,8 +75,8 @@ def practise(run: RunDir, recipe: Recipe, once: bool) -> None:
 class _Practising:
     """The worker."""
 
-    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event) -> None:
-        self._run, self._recipe, self._config, self._stop = run, recipe, recipe.practice, stop
+    def __init__(self, run: RunDir, recipe: Recipe, stop: threading.Event, restart_s: float = _RESTART_S) -> None:
+        self._run, self._recipe, self._config, self._stop, self._restart_s = run, recipe, recipe.practice, stop, restart_s
         self._policy = run  # of the key whose notes are practised
         self._find = partial(own_endpoint, run, recipe)
         self._redact = redactor_of(recipe.privacy).text
@@ -273,8 +273,8 @@ class _Practising:
         it."""
         began, seen_at = time.monotonic(), None
         looked_at = trained_at = began  # when a trainer was looked for, and when there was one
-        while not self._stop.is_set() and (now := time.monotonic()) - began < _STEP_S and now - trained_at < _RESTART_S:
-            if now - looked_at > _RESTART_S / 6:  # seldom, because it tries the trainer's lock
+        while not self._stop.is_set() and (now := time.monotonic()) - began < _STEP_S and now - trained_at < self._restart_s:
+            if now - looked_at > self._restart_s / 6:  # seldom, because it tries the trainer's lock
                 looked_at = now
                 trained_at = now if is_running(self._run, "train") else trained_at
             newer = (version for version in list_versions(self._policy) if version > before)

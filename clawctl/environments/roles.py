@@ -18,9 +18,9 @@ from typing import Any
 
 import yaml
 
+from clawctl.asking import Refused, ask
 from clawctl.config import Recipe
 from clawctl.environments import EpisodeFailed
-from clawctl.environments.asking import Refused, ask
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint

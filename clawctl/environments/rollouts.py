@@ -16,8 +16,8 @@ from typing import Any
 
 import orjson
 
+from clawctl.asking import complete, new_client
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import complete, new_client
 from clawctl.errors import ClawError
 from clawctl.plugins import load_module, takes
 from clawctl.run.endpoint import Endpoint

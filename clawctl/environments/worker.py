@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from clawctl.asking import ServerHealth, new_client
 from clawctl.config import Recipe
 from clawctl.config.environment import is_stage_of_up
 from clawctl.environments import ENVIRONMENTS, create
-from clawctl.environments.asking import ServerHealth, new_client
 from clawctl.environments.player import Player, Summary, is_ready, make_plan
 from clawctl.environments.rollouts import environment_of, is_rollout
 from clawctl.errors import ClawError

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from clawctl.asking import counted_calls
 from clawctl.config import Recipe
-from clawctl.environments.asking import counted_calls
 from clawctl.errors import ClawError
 from clawctl.eval.gate import BEST, Decision, Scores, Tested
 from clawctl.eval.results import KEPT, in_short, is_measured, is_open, read_record, scores, settings_of, write_record

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import ask
+from clawctl.asking import ask
 
 from . import bonus
 from .. import rates

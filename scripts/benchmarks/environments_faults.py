@@ -14,10 +14,10 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
+from clawctl.asking import ask
 from clawctl.config import load_recipe
 from clawctl.engines.vllm.child import free_port
 from clawctl.environments import EpisodeFailed, Outcome, Split, Task
-from clawctl.environments.asking import ask
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint
 from clawctl.train.feed import Feed

@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from clawctl.asking import ask
 from clawctl.cut_calls import CUT_CALL
 from clawctl.engines.vllm.child import free_port
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import ask
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import httpx
 
+from clawctl.asking import ask, new_client
 from clawctl.engines.vllm.child import free_port
 from clawctl.environments import EpisodeFailed, Outcome, Split, Task
-from clawctl.environments.asking import ask, new_client
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.endpoint import Endpoint
 from clawctl.run.feedback import Ratings

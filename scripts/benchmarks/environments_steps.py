@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clawctl.asking import complete, new_client
 from clawctl.engines.vllm.child import free_port
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import complete, new_client
 from clawctl.http_client import fetch
 from clawctl.run.directory import open_run, published
 from clawctl.run.endpoint import Endpoint

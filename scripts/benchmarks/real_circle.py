@@ -21,8 +21,8 @@ from typing import Any, Literal
 import orjson
 import yaml
 
+from clawctl.asking import ask, new_client
 from clawctl.config import load_recipe
-from clawctl.environments.asking import ask, new_client
 from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from clawctl.asking import Refused, ask, new_client
 from clawctl.config import load_recipe
-from clawctl.environments.asking import Refused, ask, new_client
 from clawctl.errors import ClawError
 from clawctl.http_client import Client, RequestFailed
 from clawctl.process import stop_on_signals

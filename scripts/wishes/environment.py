@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
+from clawctl.asking import ask, new_client
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import ask, new_client
 from clawctl.errors import ClawError
 from clawctl.run.endpoint import Endpoint
 from scripts.wishes.axes import AXES, USUAL, is_correct, measure

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from clawctl.environments.asking import Refused, ask, new_client
+from clawctl.asking import Refused, ask, new_client
 from clawctl.environments.episode import graded
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import Endpoint

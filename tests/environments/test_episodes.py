@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from clawctl.asking import Refused, ask
 from clawctl.collect.worker import collect
 from clawctl.config import CollectConfig, Recipe
 from clawctl.environments import EpisodeFailed, Outcome, Task
-from clawctl.environments.asking import Refused, ask
 from clawctl.environments.episode import graded
 from clawctl.environments.player import Plan, Player, Summary, episode_endpoint, is_ready, make_plan
 from clawctl.errors import ClawError

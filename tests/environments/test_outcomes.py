@@ -40,7 +40,7 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[2]
 CODE = """
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import ask
+from clawctl.asking import ask
 
 class Letters:
     def tasks(self, split, count, seed):
@@ -123,7 +123,7 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
 
 DUEL = """
 from clawctl.environments import AgentOutcome, Outcome, Task
-from clawctl.environments.asking import complete, new_client
+from clawctl.asking import complete, new_client
 
 class Duel:
     def tasks(self, split, count, seed):

@@ -15,9 +15,8 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from clawctl.asking import Refused, ServerHealth
 from clawctl.config import Recipe, load_recipe
-from clawctl.environments import practising as practising_module
-from clawctl.environments.asking import Refused, ServerHealth
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
 from clawctl.environments.practice import Practice
@@ -53,9 +52,9 @@ def run(tmp_path: Path) -> RunDir:
     return open_run(tmp_path / "run")
 
 
-def worker(run: RunDir, **practice: Any) -> _Practising:
+def worker(run: RunDir, restart_s: float = 60.0, **practice: Any) -> _Practising:
     settings = recipe().model_dump() | {"practice": practice}
-    return _Practising(run, Recipe.model_validate(settings), threading.Event())
+    return _Practising(run, Recipe.model_validate(settings), threading.Event(), restart_s)
 
 
 # ---- what a note does ------------------------------------------------------------------------------------------------------
@@ -201,14 +200,13 @@ def test_without_enough_requests_nothing_is_played_and_the_log_says_so(run: RunD
 
 
 def test_without_a_trainer_nothing_is_played_and_none_that_ended_is_waited_for(
-    run: RunDir, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    run: RunDir, caplog: pytest.LogCaptureFixture
 ) -> None:
     add_note(run, "default", NOTE)
     write_turns(run.trajectories / "a.parquet", [turn(name) for name in "abc"])
-    monkeypatch.setattr(practising_module, "_RESTART_S", 0.2)
     with caplog.at_level("INFO"):
         assert worker(run)._round("default", True) is False
-        assert worker(run)._wait_for_step(0) == 0
+        assert worker(run, restart_s=0.2)._wait_for_step(0) == 0
     assert [record.getMessage() for record in caplog.records] == [
         "practice waits for a trainer: no `clawctl train` works on this run",
         "the trainer has made no step from the answers of practice; is `clawctl train` running?",

@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from clawctl.asking import complete, new_client
 from clawctl.config import Recipe
 from clawctl.environments import EpisodeFailed, Outcome, Task
-from clawctl.environments.asking import complete, new_client
 from clawctl.environments.episode import play_task
 from clawctl.environments.roles import END, Roles
 from clawctl.errors import ClawError

@@ -21,7 +21,7 @@ from tests.serve.served import Server, build_model
 # The first attempt is worth 1 and the second 0. The second names its turn by the id that any client of the API sees.
 CODE = """
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import complete, new_client
+from clawctl.asking import complete, new_client
 
 class Stepped:
     played = 0

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from clawctl.asking import ask
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import ask
 from clawctl.run.endpoint import Endpoint
 
 SUMS = f"{Path(__file__).resolve()}:Sums"  # the suite's name in a recipe

@@ -23,7 +23,7 @@ from tests.eval.answering_server import announce, answering
 CODE = """
 import asyncio
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import ask, new_client
+from clawctl.asking import ask, new_client
 from clawctl.eval.comparisons import Comparison
 
 class Judged:

@@ -28,7 +28,7 @@ from tests.stub_http import StubHandler, StubServer, running
 CODE = """
 import asyncio
 from clawctl.environments import Outcome, Task
-from clawctl.environments.asking import ask
+from clawctl.asking import ask
 
 async def echo(endpoint, settings):
     asked = [ask(endpoint, [{"role": "user", "content": f"say {n}"}]) for n in range(settings.problems)]

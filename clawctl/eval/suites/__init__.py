@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from clawctl.asking import Refused
 from clawctl.config import Recipe
-from clawctl.environments.asking import Refused
 from clawctl.environments.code_version import source_files
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import yaml
 
-from clawctl.environments.asking import TIMEOUT_S, Refused, count_call
+from clawctl.asking import TIMEOUT_S, Refused, count_call
 from clawctl.http_client import Client, RequestFailed, proxy_for
 from clawctl.run.endpoint import QUIET, Endpoint
 from clawctl.run.rows import Message

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clawctl.asking import count_call
 from clawctl.config.environment import environment_of_program, names_in
-from clawctl.environments.asking import count_call
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.intervals import estimate

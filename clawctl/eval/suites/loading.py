@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from clawctl.asking import Refused
 from clawctl.config import HARNESS_PREFIXES, EvalConfig, Recipe, SuiteConfig
 from clawctl.environments import ENVIRONMENTS, Environment, create, is_environment
-from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import SUITES, CannotMeasure, ComparingSuite, Measured, Suite, SuiteSettings, unanswered

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from clawctl.asking import Refused, count_call
 from clawctl.at_once import at_once
-from clawctl.environments.asking import Refused, count_call
 from clawctl.errors import ClawError
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings

@@ -7,8 +7,8 @@ import logging
 import math
 from collections.abc import Sequence
 
+from clawctl.asking import Refused
 from clawctl.at_once import at_once
-from clawctl.environments.asking import Refused
 from clawctl.eval.comparisons import Comparison
 from clawctl.eval.suites import Measured, SuiteSettings
 from clawctl.eval.suites.answers import client_of, score

@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from clawctl.asking import Refused
 from clawctl.at_once import at_once
 from clawctl.environments import Environment, EpisodeFailed, Outcome, Task
-from clawctl.environments.asking import Refused
 from clawctl.environments.episode import play_task, refusal_of
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings, unanswered

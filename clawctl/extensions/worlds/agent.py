@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, Protocol
 
+from clawctl.asking import Refused, complete, new_client
 from clawctl.environments import Outcome
-from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.extensions.worlds.sandbox import Limits, Ran, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.verdicts import Graded
 from clawctl.run.endpoint import Endpoint

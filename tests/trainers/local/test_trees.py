@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clawctl.trainers.local import attention
-from clawctl.trainers.local.attention import FLEX_BLOCK, ancestors, attend_by_blocks, block_mask, visible
+from clawctl.trainers.local.attention import FLEX_BLOCK, ancestors, attend_by_blocks, attend_by_mask, block_mask, filled, visible
 from clawctl.trainers.local.trees import Branch, build_trie, make_branch, own_starts, pack
 
 CPU = torch.device("cpu")
@@ -83,7 +82,7 @@ def test_ranks_are_not_idle_while_there_are_turns() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_flex_attention_with_the_cuda_mask_equals_the_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_attention_with_the_cuda_mask_equals_the_blocks() -> None:
     from torch.nn.attention.flex_attention import create_block_mask
 
     torch.manual_seed(0)
@@ -92,14 +91,13 @@ def test_flex_attention_with_the_cuda_mask_equals_the_blocks(monkeypatch: pytest
     tree = build_trie([make_branch(stem[:cut], rng.integers(0, 9, 150).tolist(), 1.0) for cut in (3, 130, 256, 400)])
     seen, count = visible(tree, CPU), len(tree.ids_T)
     query, key, value = (torch.randn(1, heads, count, 16) for heads in (4, 2, 2))
-    ends_T = torch.cat([seen.ends_T, torch.arange(count, attention.filled(tree, torch.device("meta"))) + 1])
+    ends_T = torch.cat([seen.ends_T, torch.arange(count, filled(tree, torch.device("meta"))) + 1])
     mask = block_mask(ends_T)
     reference = create_block_mask(ancestors(seen.ends_T), None, None, count, count, device="cpu")
     assert torch.equal(mask.to_dense(), reference.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, reference.full_kv_num_blocks)
-    monkeypatch.setattr(attention, "_compiled", attention._attend_by_blocks)  # compiled for CUDA only
     operands = (torch.nn.functional.pad(tensor, (0, 0, 0, -count % FLEX_BLOCK)) for tensor in (query, key, value))
-    by_flex = attention._attend_by_mask(*operands, mask, 0.25)[:, :, :count]
+    by_flex = attend_by_mask(*operands, mask, 0.25, eager=True)[:, :, :count]
     torch.testing.assert_close(
         attend_by_blocks(query[0], key[0], value[0], seen.blocks, 0.25, torch.float32), by_flex[0].transpose(0, 1)
     )

@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from clawctl.asking import Refused
 from clawctl.at_once import at_once
-from clawctl.environments.asking import Refused
 from clawctl.errors import ClawError
 from clawctl.eval.suites import CannotMeasure, Measured, SuiteSettings
 from clawctl.eval.suites.answers import ChatReply, client_of, is_refusal, reply

@@ -27,9 +27,9 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass as options
 
+from clawctl.asking import Refused, complete, new_client
 from clawctl.config.environment import environment_of_program, names_in
 from clawctl.environments import EPISODE_S, WORST, EpisodeFailed, Outcome, Split, Task, create
-from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.splits import task_numbers

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
+from clawctl.asking import Refused, complete, new_client
 from clawctl.environments import EpisodeFailed, Outcome, Split, Task
-from clawctl.environments.asking import Refused, complete, new_client
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.checking import check_each

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
+from clawctl.asking import complete, new_client
 from clawctl.environments import Outcome, Split, Task
-from clawctl.environments.asking import complete, new_client
 from clawctl.environments.checking import CheckedTask
 from clawctl.extensions.worlds.sandbox import Limits, Sandbox, SandboxOver, open_sandbox
 from clawctl.extensions.worlds.sandbox.kinds import read_kind

@@ -98,3 +98,13 @@ def test_the_two_commands_are_at_the_top_of_the_readme() -> None:
     assert named == ["scripts/demo", "scripts/test"]
     assert all((ROOT / name).stat().st_mode & 0o111 for name in named)
     assert "scripts/test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_readme_has_at_most_600_words_and_no_sentence_over_30() -> None:
+    """Code blocks and the targets of links are not counted, nor are the lists of links under "By need" sentences."""
+    prose = re.sub(r"```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    prose = re.sub(r"\]\([^)]*\)", "]", prose)
+    assert len(prose.split()) <= 600
+    paragraphs = [" ".join(paragraph.split()) for paragraph in prose.partition("## By need")[0].split("\n\n")]
+    sentences = [sentence for paragraph in paragraphs for sentence in re.split(r"(?<=[.!?:])\s", paragraph)]
+    assert [sentence for sentence in sentences if len(sentence.split()) > 30] == []

@@ -23,9 +23,9 @@ def test_a_silent_command_shows_that_it_runs_until_it_prints_something_or_asks(t
     with terminal([sys.executable, "-c", SLOW], tmp_path, {**os.environ, "TERM": "xterm"}) as at:
         assert at.wait(60) == 0
         at.hang_up()
-        before, found, after = at.drawn.partition(b"\r\x1b[2Kone step")
+        before, printed, after = at.drawn.partition(b"\r\x1b[2Kone step")
     assert b"train is running (1 s)\r" in before
-    assert found
+    assert printed
     assert b"running" not in after, "a question stays as it is"
 
 

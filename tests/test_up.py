@@ -141,7 +141,7 @@ def test_a_second_ctrl_c_does_not_wait_for_a_stage_that_hangs(tmp_path: Path) ->
         running.process.send_signal(signal.SIGINT)
         running.wait_for(lambda: running.stage("judge") is None, "the other stage ends")
         assert running.process.poll() is None
-        time.sleep(0.2)  # a person's second thought, and no echo of the first
+        time.sleep(0.2)  # a second press, which is not taken for a repeat of the first
         running.process.send_signal(signal.SIGINT)
         assert running.process.wait(5) == 0
         assert gone([hanging])

@@ -28,11 +28,11 @@ class Range:
     """The effects between which versions are compared."""
 
     plain: float  # of version 0 without the note
-    told: float  # of version 0 with the note
+    noted: float  # of version 0 with the note
 
     def followed(self, effect: float) -> float:
-        """Where an effect stands: 0 at `plain`, 1 at `told`. It may be beyond both."""
-        return (effect - self.plain) / (self.told - self.plain) if self.told > self.plain else 0.0
+        """Where an effect stands: 0 at `plain`, 1 at `noted`. It may be beyond both."""
+        return (effect - self.plain) / (self.noted - self.plain) if self.noted > self.plain else 0.0
 
 
 class NoteEffect:

@@ -113,7 +113,7 @@ class Practice:
 
     def _newest(self, run: RunDir) -> list[Asked]:
         newest = earlier_requests(run, self._user)[-self._count :]
-        return [asked._replace(messages=without_oldest(asked.messages, self._history_chars)) for asked in newest]
+        return [request._replace(messages=without_oldest(request.messages, self._history_chars)) for request in newest]
 
     def _hint_for(self, request: list[Message]) -> str:
         """What the teacher reads with a request, as serve would write it into the prompt."""

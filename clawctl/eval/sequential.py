@@ -143,7 +143,7 @@ def interleave(comparisons: Sequence[Comparison]) -> list[Comparison]:
     for number, comparison in enumerate(comparisons):
         rank[comparison.key] = rank.get(comparison.key, -1) + 1
         placed.append((rank[comparison.key] if comparison.key else number, number, comparison))
-    return [one for _, _, one in sorted(placed, key=lambda entry: entry[:2])]
+    return [comparison for _, _, comparison in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _mixture(differences: Floats, weights: Floats, null: float, bets: Sequence[float], shares: Sequence[float]) -> Floats:

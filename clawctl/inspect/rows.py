@@ -40,12 +40,12 @@ class CachedFiles(Generic[T]):
     """The contents of a folder's files. A published file never changes, but another file may replace it under the same name."""
 
     def __init__(
-        self, folder: Path, suffix: str, read: Callable[[Path], T], known: Mapping[Path, tuple[tuple[int, int], T]] | None = None
+        self, folder: Path, suffix: str, read: Callable[[Path], T], stored: Mapping[Path, tuple[tuple[int, int], T]] | None = None
     ) -> None:
         self._folder, self._suffix, self._read = folder, suffix, read
-        self.stamps = {path: stamp for path, (stamp, _) in (known or {}).items()}
+        self.stamps = {path: stamp for path, (stamp, _) in (stored or {}).items()}
         self._unreadable: dict[Path, str] = {}
-        self.found: dict[Path, T] = {path: content for path, (_, content) in (known or {}).items()}  # ordered by name
+        self.found: dict[Path, T] = {path: content for path, (_, content) in (stored or {}).items()}  # ordered by name
 
     def poll(self) -> bool:
         """Read new files and drop removed ones. Returns whether anything changed."""
@@ -93,8 +93,8 @@ class TurnReader:
         self._run = run
         stored = columns.load(run)
         self._columns = turns, verdicts = stored["turns"], stored["verdicts"]
-        self._turns = CachedFiles(run.trajectories, ".parquet", turns.read, turns.known)
-        self._verdicts = CachedFiles(run.verdicts, ".parquet", verdicts.read, verdicts.known)
+        self._turns = CachedFiles(run.trajectories, ".parquet", turns.read, turns.stored)
+        self._verdicts = CachedFiles(run.verdicts, ".parquet", verdicts.read, verdicts.stored)
         self._ledgers = dict[str, CachedFiles[dict[str, Any]]]()  # by policy
         self._ratings = Ratings(run)
         self._joined: Joined | None = None
@@ -118,10 +118,10 @@ class TurnReader:
     def _save(self) -> None:
         """Store the columns if many rows are new, for the next reader."""
         both = list(zip(self._columns, (self._turns, self._verdicts), strict=True))
-        if sum(len(rows) for of, files in both for path, rows in files.found.items() if path not in of.known) < _SAVED_ROWS:
+        if sum(len(rows) for of, files in both for path, rows in files.found.items() if path not in of.stored) < _SAVED_ROWS:
             return
         for of, files in both:
-            of.known = {path: (files.stamps[path], rows) for path, rows in files.found.items()}
+            of.stored = {path: (files.stamps[path], rows) for path, rows in files.found.items()}
         columns.save(self._run, self._columns)
 
     def _join(self, lineages: dict[str, Lineage], config: TrainConfig, problems: list[str]) -> Joined:

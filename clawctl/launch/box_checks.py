@@ -61,10 +61,10 @@ def _gpu(recipe: Recipe) -> Iterator[Line]:
 def driver_version(stated: Path = Path("/proc/driver/nvidia/version")) -> str | None:
     """The version of NVIDIA's driver, or None if there is none."""
     try:
-        found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", stated.read_text())
+        version = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", stated.read_text())
     except OSError:
         return None
-    return found and found[1]
+    return version and version[1]
 
 
 def _engine(recipe: Recipe) -> Iterator[Line]:

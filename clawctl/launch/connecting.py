@@ -42,10 +42,10 @@ def clients() -> dict[str, ClientEntry]:
 
 def client_named(name: str) -> str:
     """The whole name of a client, of which the beginning is enough if no other begins so. Raises ClawError (exit code 2)."""
-    known = [name] if name in clients() else [client for client in clients() if client.startswith(name.casefold())]
-    if len(known) != 1:
+    matching = [name] if name in clients() else [client for client in clients() if client.startswith(name.casefold())]
+    if len(matching) != 1:
         raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: docs/clients.md", 2)
-    return known[0]
+    return matching[0]
 
 
 def filled(template: Any, values: dict[str, str]) -> Any:

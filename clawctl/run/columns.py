@@ -64,7 +64,7 @@ class ShardColumns:
 
     kind: str
     variants: list[list[Any]] = field(default_factory=list)
-    known: dict[Path, tuple[Stamp, NDArray[Any]]] = field(default_factory=dict)  # by shard, as stored
+    stored: dict[Path, tuple[Stamp, NDArray[Any]]] = field(default_factory=dict)  # by shard, as stored
     _numbers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -125,18 +125,18 @@ def _restored(kind: str, run: RunDir, header: dict[str, Any], rows: NDArray[Any]
     if len(rows) and rows["variant"].max() >= len(columns.variants):
         raise ValueError
     for name, written, inode, count in header["shards"]:
-        columns.known[folder / name] = (written, inode), rows[begin : begin + count]
+        columns.stored[folder / name] = (written, inode), rows[begin : begin + count]
         begin += count
     return columns
 
 
 def save(run: RunDir, columns: Iterable[ShardColumns]) -> None:
-    """Store what is `known`. A run that may only be read is left as it is."""
+    """Write what is `stored`. A run that may only be read is left as it is."""
     arrays, header = dict[str, Any](), dict[str, Any](format=_FORMAT)
     for of in columns:
-        rows = np.concatenate([of.none(), *(rows for _, rows in of.known.values())])
+        rows = np.concatenate([of.none(), *(rows for _, rows in of.stored.values())])
         used, rows["variant"] = np.unique(rows["variant"], return_inverse=True)  # a forgotten person's variants go as well
-        shards = [[path.name, *stamp, len(rows)] for path, (stamp, rows) in of.known.items()]
+        shards = [[path.name, *stamp, len(rows)] for path, (stamp, rows) in of.stored.items()]
         arrays[of.kind], header[of.kind] = rows, {"variants": [of.variants[number] for number in used], "shards": shards}
 
     def write(path: Path) -> None:
@@ -145,7 +145,7 @@ def save(run: RunDir, columns: Iterable[ShardColumns]) -> None:
 
     with suppress(OSError):
         publish(run.columns, write)
-        if any(stamp_of(path) != stamp for of in columns for path, (stamp, _) in of.known.items()):
+        if any(stamp_of(path) != stamp for of in columns for path, (stamp, _) in of.stored.items()):
             run.columns.unlink(missing_ok=True)  # `forget` may have rewritten a shard before it looked here
 
 
@@ -155,9 +155,9 @@ def prune(run: RunDir) -> None:
         return
     stored, pruned = load(run), False
     for of in stored.values():
-        current = {path: entry for path, entry in of.known.items() if stamp_of(path) == entry[0]}
-        pruned, of.known = pruned or len(current) < len(of.known), current
-    if not any(of.known for of in stored.values()):
+        current = {path: entry for path, entry in of.stored.items() if stamp_of(path) == entry[0]}
+        pruned, of.stored = pruned or len(current) < len(of.stored), current
+    if not any(of.stored for of in stored.values()):
         run.columns.unlink(missing_ok=True)  # nothing is left, or it could not be read
     elif pruned:
         save(run, list(stored.values()))

@@ -35,14 +35,14 @@ _ABANDONED_S = 86400.0
 
 
 class _RunPath:
-    """A path below the root. With `own=True` it is below the folder of the run's policy."""
+    """A path below the root. With `per_policy=True` it is below the folder of the run's policy."""
 
-    def __init__(self, folder: str, *parts: str, own: bool = False) -> None:
-        self._folder, self._parts, self._own = folder, parts, own
+    def __init__(self, folder: str, *parts: str, per_policy: bool = False) -> None:
+        self._folder, self._parts, self._per_policy = folder, parts, per_policy
 
     def __get__(self, run: "RunDir", owner: type) -> Path:
         folder = run.root / self._folder
-        if self._own and run.policy != DEFAULT_POLICY:
+        if self._per_policy and run.policy != DEFAULT_POLICY:
             folder = folder / run.policy
         return folder.joinpath(*self._parts)
 
@@ -85,27 +85,27 @@ class RunDir:
     launch = _RunPath("launch.json")  # the jobs of `clawctl up --on` and their last known state
     job_output = _RunPath("logs", "jobs")  # the output of those jobs
 
-    policies = _RunPath("policies", own=True)  # `<version>/`: train publishes
-    live = _RunPath("policies", "LIVE", own=True)  # one line: the version that serves
-    shared = _RunPath("policies", "SHARED", own=True)  # the candidate that serves a share of the sessions, while it does
-    moves = _RunPath("policies", "moves.jsonl", own=True)  # who moved LIVE, when, and from where
-    eval = _RunPath("eval", own=True)  # `<version>.json`
+    policies = _RunPath("policies", per_policy=True)  # `<version>/`: train publishes
+    live = _RunPath("policies", "LIVE", per_policy=True)  # one line: the version that serves
+    shared = _RunPath("policies", "SHARED", per_policy=True)  # the candidate that serves a share of the sessions, while it does
+    moves = _RunPath("policies", "moves.jsonl", per_policy=True)  # who moved LIVE, when, and from where
+    eval = _RunPath("eval", per_policy=True)  # `<version>.json`
     hint_place = _RunPath("hint_place.json")  # where the untrained model follows hints best
-    train = _RunPath("train", own=True)
-    checkpoints = _RunPath("train", "checkpoints", own=True)  # `<step>/`
-    ledger = _RunPath("train", "ledger", own=True)  # `<step>.json`: the turns of a step; train enters each once
-    steps = _RunPath("train", "steps.jsonl", own=True)  # the numbers of each step
+    train = _RunPath("train", per_policy=True)
+    checkpoints = _RunPath("train", "checkpoints", per_policy=True)  # `<step>/`
+    ledger = _RunPath("train", "ledger", per_policy=True)  # `<step>.json`: the turns of a step; train enters each once
+    steps = _RunPath("train", "steps.jsonl", per_policy=True)  # the numbers of each step
     spending = _RunPath("train", "spending.jsonl")  # what each step costs at a training service
-    records = _RunPath("train", "turns", own=True)  # `<step>.parquet`: the numbers of each trained token
-    feed_counts = _RunPath("train", "feed.json", own=True)  # counts of the turns that the trainer read, by result
+    records = _RunPath("train", "turns", per_policy=True)  # `<step>.parquet`: the numbers of each trained token
+    feed_counts = _RunPath("train", "feed.json", per_policy=True)  # counts of the turns that the trainer read, by result
     progress = _RunPath("train", "progress.json")  # the microbatch that the running step computes, of any policy
-    trained_marks = _RunPath("train", "identical.bin", own=True)  # hashes of trained turns
-    tensorboard = _RunPath("train", "tensorboard", own=True)
-    went_back = _RunPath("train", "back.jsonl", own=True)  # each time that training continued from an older version
-    refusals = _RunPath("train", "refusals.json", own=True)  # whether training is paused
-    abandoned = _RunPath("train", "abandoned.jsonl", own=True)  # versions that a person abandoned
+    trained_marks = _RunPath("train", "identical.bin", per_policy=True)  # hashes of trained turns
+    tensorboard = _RunPath("train", "tensorboard", per_policy=True)
+    went_back = _RunPath("train", "back.jsonl", per_policy=True)  # each time that training continued from an older version
+    refusals = _RunPath("train", "refusals.json", per_policy=True)  # whether training is paused
+    abandoned = _RunPath("train", "abandoned.jsonl", per_policy=True)  # versions that a person abandoned
     # How many turns were forgotten, and which versions learned from them.
-    forgotten = _RunPath("train", "forgotten.jsonl", own=True)
+    forgotten = _RunPath("train", "forgotten.jsonl", per_policy=True)
 
     def of(self, policy: str) -> "RunDir":
         """Return the same run for another policy. Raises ClawError (exit code 2) if `policy` is not a valid name."""

@@ -65,11 +65,11 @@ def is_plain(messages: Sequence[Message]) -> bool:
     return len(messages) == 1 and messages[0].get("plain") is True
 
 
-def newer(version: object, known: int = SCHEMA_VERSION) -> str:
+def newer(version: object, newest: int = SCHEMA_VERSION) -> str:
     """Return the message for a row whose schema version this clawctl does not support. Unknown fields alone do not make a row
     unreadable.
     """
-    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {known}, so update it"
+    return f"schema version {version}, written by a newer clawctl; this clawctl reads version {newest}, so update it"
 
 
 def from_json(kind: type[T], value: Any) -> T:

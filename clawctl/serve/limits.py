@@ -1,7 +1,8 @@
 """Limits for clients: size and speed of a request, connections, and running requests per key.
 
 Sizes and speeds are enforced on the connection itself, below the routes. A client that sends its headers byte by byte, or does not
-read its answer, never reaches a route.
+read its answer, never reaches a route. With as many such clients as there are connections, nobody else would be answered: uvicorn
+limits the number of running requests, but not the time that headers or a body take.
 """
 
 import asyncio

@@ -85,9 +85,9 @@ class Notes:
             return [], []
         said = next((_text_of(message) for message in reversed(request.messages) if message.get("role") == "user"), "")
         chars = min(self._recipe.serve.notes_chars, 4 * (self._versions.live.max_context or 1 << 20) // _LARGEST_SHARE)
-        known = {note.id for note in candidates if self._has_learned(request.key, note)}
-        fitting = notes_for(candidates, said, chars, lambda note: note.id in known)
-        return [note for note in fitting if note.id not in known], [note for note in fitting if note.id in known]
+        learned = {note.id for note in candidates if self._has_learned(request.key, note)}
+        fitting = notes_for(candidates, said, chars, lambda note: note.id in learned)
+        return [note for note in fitting if note.id not in learned], [note for note in fitting if note.id in learned]
 
     def of(self, key: str) -> list[Note]:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""

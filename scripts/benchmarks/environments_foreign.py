@@ -44,7 +44,7 @@ _COMPOSE = 'services:\n  client:\n    build:\n      dockerfile: Dockerfile\n    
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """One published format: what is checked, with which options, and what is to be found about each task."""
+    """One published format: the folder to check, the options, and the expected finding for each task."""
 
     place: str  # below the folder
     found: Mapping[str, str]  # by task: "playable", or what is true

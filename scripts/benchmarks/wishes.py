@@ -54,7 +54,7 @@ class Plan:
     """The length of a run and the size of its measurements."""
 
     settings: Mapping[str, Any]
-    updates: Callable[[int], int]  # of so many in the whole benchmark
+    updates: Callable[[int], int]  # given the number of updates of the whole benchmark
     answers: int
 
 

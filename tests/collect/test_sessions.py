@@ -135,14 +135,14 @@ def test_a_user_message_repeated_after_the_answer_is_feedback() -> None:
 
 def test_of_two_continuations_the_one_that_is_continued_is_the_next_state_and_both_are_branches() -> None:
     first = asked([user("story")], answer("Once"))
-    one = asked([user("story"), answer("Once"), user("go on")], answer("upon"))
-    two = asked([user("story"), answer("Once"), user("shorter")], answer("The end"))
-    for continued, text in ((one, "go on"), (two, "shorter")):
-        rows = stitch(first, one, two, asked([*continued.messages, continued.response, user("ty")], answer("welcome")))
+    longer = asked([user("story"), answer("Once"), user("go on")], answer("upon"))
+    shorter = asked([user("story"), answer("Once"), user("shorter")], answer("The end"))
+    for continued, text in ((longer, "go on"), (shorter, "shorter")):
+        rows = stitch(first, longer, shorter, asked([*continued.messages, continued.response, user("ty")], answer("welcome")))
         assert rows[first.exchange_id].next_state == [user(text)]
-        assert [rows[e.exchange_id].parent_turn_id for e in (one, two)] == [first.exchange_id] * 2
-        assert [rows[e.exchange_id].kind for e in (one, two)] == ["main", "main"]
-    assert stitch(first, one, two)[first.exchange_id].next_state == [user("shorter")]
+        assert [rows[e.exchange_id].parent_turn_id for e in (longer, shorter)] == [first.exchange_id] * 2
+        assert [rows[e.exchange_id].kind for e in (longer, shorter)] == ["main", "main"]
+    assert stitch(first, longer, shorter)[first.exchange_id].next_state == [user("shorter")]
 
 
 def test_the_same_session_header_without_a_known_parent_is_a_tree_of_its_own() -> None:

@@ -41,7 +41,7 @@ def writer_file(run: RunDir, number: int = 0) -> Path:
 
 
 def publish_small_shards(run: RunDir, talks: int, **settings: object) -> list:
-    """So many conversations of two turns that are over, one turn a shard."""
+    """Publish `talks` finished conversations of two turns, one turn in each shard."""
     exchanges = [e for number in range(talks) for e in talk(2, f"talk {number}", at=time.time() - AGO + number)]
     append(writer_file(run), *exchanges)
     collect(run, recipe(shard_turns=1, **settings), once=True)

@@ -122,15 +122,15 @@ def test_each_request_is_steered_by_its_own_settings_whatever_else_runs(tmp_path
             sample(engine, PROMPT, temperature=0, repetition_penalty=50.0, logit_bias=never),
             sample(engine, PROMPT, temperature=0, presence_penalty=2.0, frequency_penalty=2.0), sample(engine, PROMPT, min_p=1.0),
         )  # fmt: skip
-        plain, seeded, biased, told, unrepeated, _, certain = beside
-        assert ids(seeded) == ids(alone) != ids(told)
-        for tokens in (plain, seeded, told):
+        plain, seeded, biased, ranked, unrepeated, _, certain = beside
+        assert ids(seeded) == ids(alone) != ids(ranked)
+        for tokens in (plain, seeded, ranked):
             assert [token.logprob for token in tokens] == pytest.approx(logprobs_of(model, PROMPT, ids(tokens)), abs=1e-4)
         assert set(ids(biased)) == {7}
         assert len({*ids(unrepeated)} - set(PROMPT)) == len(unrepeated)
         assert [token.logprob for token in certain] == pytest.approx([0.0] * len(certain))  # only the likeliest was left
         assert ids(certain) == ids(await sample(engine, PROMPT, temperature=0))[: len(certain)]
-        for token in told:
+        for token in ranked:
             logprobs = [logprob for _, logprob in token.top]
             assert logprobs == sorted(logprobs, reverse=True)
             assert len(token.top) == 3

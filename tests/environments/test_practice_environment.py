@@ -313,7 +313,7 @@ def test_a_server_that_refuses_the_questions_is_named_with_the_cure(run: RunDir)
 
 
 @pytest.mark.parametrize(
-    ("before", "told", "costly"),
+    ("before", "noted", "costly"),
     [
         ("1111 1111 1111 1110 0000", "1100 0000 0000 0000 0001", True),  # 13 lost, 1 gained
         ("1111 1111 1111 1110 0000", "1111 1111 1111 1000 0000", False),  # two lost may be chance
@@ -321,6 +321,6 @@ def test_a_server_that_refuses_the_questions_is_named_with_the_cure(run: RunDir)
         ("1111 1111 1111 1110 0000", "1111 1111 1111 1111 1111", False),
     ],
 )
-def test_a_loss_that_chance_explains_is_none(before: str, told: str, costly: bool) -> None:
-    right, right_when_told = ([mark == "1" for mark in marks.replace(" ", "")] for marks in (before, told))
+def test_a_loss_that_chance_explains_is_none(before: str, noted: str, costly: bool) -> None:
+    right, right_when_told = ([mark == "1" for mark in marks.replace(" ", "")] for marks in (before, noted))
     assert is_costly(right, right_when_told) is costly

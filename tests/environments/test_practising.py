@@ -83,8 +83,8 @@ def test_the_effect_of_a_note_is_how_much_better_it_explains_the_answers(server:
         return sum(ratios) / len(ratios)
 
     assert measured.plain == pytest.approx(expected(REQUESTS), abs=1e-4)
-    assert measured.told == pytest.approx(expected([with_hint(request, NOTE, "line") for request in REQUESTS]), abs=1e-4)
-    assert measured.told > measured.plain
+    assert measured.noted == pytest.approx(expected([with_hint(request, NOTE, "line") for request in REQUESTS]), abs=1e-4)
+    assert measured.noted > measured.plain
     assert asyncio.run(effect.followed("tiny@0")) == pytest.approx(0, abs=1e-4)  # the same answers, drawn with the same seeds
     assert asyncio.run(effect.followed("tiny@0", seed=1)) != pytest.approx(0, abs=1e-4), "other answers"
 

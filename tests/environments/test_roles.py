@@ -61,11 +61,11 @@ class Shop:
 class Models(StubHandler):
     """The policy, and the judge that plays the user and reads a rubric."""
 
-    asked: ClassVar[list[dict[str, Any]]] = []
+    requests: ClassVar[list[dict[str, Any]]] = []
 
     def do_POST(self) -> None:
         sent = self.sent()
-        self.asked.append(sent)
+        self.requests.append(sent)
         answered = sum(message["role"] == "assistant" for message in sent["messages"])
         if sent["model"] == "policy":
             message = ANSWERS[answered]
@@ -83,14 +83,14 @@ def recipe_of(url: str) -> Recipe:
 
 
 def test_a_policy_serves_a_simulated_user_whose_wishes_it_does_not_see(tmp_path: Path) -> None:
-    Models.asked.clear()
+    Models.requests.clear()
     with running(StubServer(Models)) as server:
         shop = Shop()
         shop.prepare(open_run(tmp_path / "run"), recipe_of(f"{server.url}/v1"), None)
         outcome = asyncio.run(play_task(shop, shop.tasks("train", 1, 0)[0], Endpoint(f"{server.url}/v1", "key", "policy")))
     assert (outcome.reward, outcome.example["turns"]) == (1.0, 6)
-    of_policy = [sent for sent in Models.asked if sent["model"] == "policy"]
-    of_user = [sent for sent in Models.asked if sent["model"] == "judge"]
+    of_policy = [sent for sent in Models.requests if sent["model"] == "policy"]
+    of_user = [sent for sent in Models.requests if sent["model"] == "judge"]
     assert "Ann" not in str(of_policy)
     assert WISHES in of_user[-1]["messages"][0]["content"]
     turned = [(message["role"], message["content"]) for message in of_user[-1]["messages"][1:]]
@@ -98,7 +98,7 @@ def test_a_policy_serves_a_simulated_user_whose_wishes_it_does_not_see(tmp_path:
 
 
 def test_a_suite_prepares_an_environment_as_play_does(tmp_path: Path) -> None:
-    Models.asked.clear()
+    Models.requests.clear()
     run = open_run(tmp_path / "run")
     with running(StubServer(Models)) as server:
         settings = SuiteSettings(
@@ -109,13 +109,13 @@ def test_a_suite_prepares_an_environment_as_play_does(tmp_path: Path) -> None:
 
 
 def test_a_rubric_counts_criteria_that_the_judge_confirms_and_no_text_that_confirms_itself(tmp_path: Path) -> None:
-    Models.asked.clear()
+    Models.requests.clear()
     with running(StubServer(Models)) as server:
         roles = Roles.of(open_run(tmp_path / "run"), recipe_of(f"{server.url}/v1"))
         assert asyncio.run(roles.share_met("Thank you! \\boxed{yes}", ["polite", "names the order"])) == 0.5
         with pytest.raises(ClawError, match="a rubric without criteria"):
             asyncio.run(roles.share_met("Thank you!", []))
-    assert all("\\ boxed{yes}" in sent["messages"][0]["content"] for sent in Models.asked)
+    assert all("\\ boxed{yes}" in sent["messages"][0]["content"] for sent in Models.requests)
 
 
 def test_a_simulated_user_that_does_not_answer_fails_the_episode_as_a_server(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_a_note_that_the_live_version_learned_answers_whether_it_got_better(
         show_better(practised, as_json=True)
         shown: dict[str, Any] = orjson.loads(capsys.readouterr().out)
         assert shown["lines"]["better?"] == answer
-        told = f"“{NOTE}” learned by version 1, followed without it 0.96 as well as with it"
-        assert (shown["lines"]["measured"] == told) == answer.startswith("yes")
+        sentence = f"“{NOTE}” learned by version 1, followed without it 0.96 as well as with it"
+        assert (shown["lines"]["measured"] == sentence) == answer.startswith("yes")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -58,7 +58,7 @@ def damaged(data: bytes) -> bytes:
 
 def test_stored_columns_show_what_the_shards_show(run: RunDir) -> None:
     assert run.columns.stat().st_mode & 0o777 == 0o600
-    assert {len(of.known) for of in columns.load(run).values()} == {len(published(run.trajectories, ".parquet"))}
+    assert {len(of.stored) for of in columns.load(run).values()} == {len(published(run.trajectories, ".parquet"))}
     assert shown(run) == of_shards(run)
 
 
@@ -76,9 +76,9 @@ def test_a_file_of_another_format_is_made_anew(run: RunDir) -> None:
         arrays = {name: stored[name] for name in ("turns", "verdicts")}
     with run.columns.open("wb") as file:
         np.savez(file, header=np.frombuffer(orjson.dumps(header), np.uint8), **arrays)
-    assert not columns.load(run)["turns"].known
+    assert not columns.load(run)["turns"].stored
     assert len(read_rows(run).rows) == len(arrays["turns"])
-    assert columns.load(run)["turns"].known
+    assert columns.load(run)["turns"].stored
 
 
 def test_the_file_has_no_text_and_no_id(run: RunDir) -> None:
@@ -117,7 +117,7 @@ def test_expired_shards_leave_the_columns(run: RunDir) -> None:
         os.utime(path, (1.0, 1.0))
     read_rows(run)
     assert expire(run, Recipe(privacy=PrivacyConfig(max_age_days=30))).files
-    assert set(columns.load(run)["turns"].known) == set(others)
+    assert set(columns.load(run)["turns"].stored) == set(others)
 
 
 def test_a_run_that_cannot_be_written_is_read(run: RunDir) -> None:

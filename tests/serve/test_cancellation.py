@@ -26,9 +26,9 @@ class Slow(StubHandler):
     """An engine that samples a token now and then: " 0", " 1", … with ids 100, 101, … and logprobs -0.0, -0.5, -1.0, -0.0, …"""
 
     protocol_version = "HTTP/1.1"
-    told: ClassVar[int] = 0  # tokens of the answer that is being given
+    streamed: ClassVar[int] = 0  # tokens of the answer that is being given
     stopped: ClassVar[threading.Event] = threading.Event()
-    asked: ClassVar[list[dict[str, Any]]] = []
+    bodies: ClassVar[list[dict[str, Any]]] = []
 
     def do_GET(self) -> None:
         exists = self.path == "/v1/models"
@@ -36,7 +36,7 @@ class Slow(StubHandler):
 
     def do_POST(self) -> None:
         body = self.sent()
-        self.asked.append(body)
+        self.bodies.append(body)
         if body.get("stream"):
             self._stream(body["max_tokens"])
         else:
@@ -50,7 +50,7 @@ class Slow(StubHandler):
             self._chunk({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}], **HEAD})
             for i in range(tokens):
                 time.sleep(PAUSE_S)
-                type(self).told = i + 1
+                type(self).streamed = i + 1
                 reason = "length" if i == tokens - 1 else None
                 self._chunk({"choices": [{"index": 0, "delta": {"content": f" {i}"}, "finish_reason": reason, **told(i, 1.0)}]})
             self.wfile.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
@@ -93,11 +93,11 @@ ASKS = {
 def hang_up(server: Server, path: str, body: dict[str, Any]) -> None:
     """Ask, and close the connection when the engine has sampled a few tokens."""
     Slow.stopped.clear()
-    Slow.told = 0
+    Slow.streamed = 0
     where = urlsplit(server.url)
     connection = http.client.HTTPConnection(where.hostname or "", where.port)
     connection.request("POST", f"/v1/{path}", orjson.dumps({"model": "tiny", **body}), {"authorization": "Bearer key"})
-    until(lambda: Slow.told >= ENOUGH)
+    until(lambda: Slow.streamed >= ENOUGH)
     connection.close()
     assert Slow.stopped.wait(90), "the engine samples on, for nobody"
     until(lambda: server.health()["requests"]["running"] == 0)
@@ -149,7 +149,7 @@ def first_tokens(server: Server) -> tuple[float, float]:
 def test_requests_without_a_stream_set_a_longer_stream_interval(slow: Server) -> None:
     """For an engine whose weights stay: each token's version is known, so tokens need not be sent at once."""
     slow.say("hi", max_tokens=2)
-    assert Slow.asked[-1]["stream_interval"] > 1
+    assert Slow.bodies[-1]["stream_interval"] > 1
     for _ in slow.say("hi", max_tokens=2, stream=True):
         pass
-    assert "stream_interval" not in Slow.asked[-1]
+    assert "stream_interval" not in Slow.bodies[-1]

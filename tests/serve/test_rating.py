@@ -42,9 +42,9 @@ def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_pat
         with Anthropic(base_url=root, api_key="key") as anthropic:
             message = anthropic.messages.create(model="tiny", max_tokens=4, messages=[{"role": "user", "content": "thanks"}]).id
         for name, rating in ((chat, 1), (response, -1), (message, 0.5)):
-            told = rate(server, completion_id=name, rating=rating, comment=f"my key is {SECRET}")
-            assert (told.status_code, told.json()["rating"]) == (200, rating), told.text
-        assert rate(server, turn_id=told.json()["turn_id"], rating=0.25).status_code == 200
+            rated = rate(server, completion_id=name, rating=rating, comment=f"my key is {SECRET}")
+            assert (rated.status_code, rated.json()["rating"]) == (200, rating), rated.text
+        assert rate(server, turn_id=rated.json()["turn_id"], rating=0.25).status_code == 200
         headers = {"x-feedback": "-0.5"}
         messages: Any = [{"role": "user", "content": "today"}]
         said = server.client.chat.completions.create(model="tiny", messages=messages, max_tokens=4).choices[0].message.content

@@ -103,7 +103,7 @@ class Sampler:
 
 
 def only(logits_V: torch.Tensor, sets: Allowed | None, position: int) -> torch.Tensor:
-    """The logits, with minus infinity for what may not be drawn in a place."""
+    """The logits, with minus infinity for each token that is not allowed at the position."""
     if sets is None or sets.which[position] < 0:
         return logits_V
     bits = np.unpackbits(np.frombuffer(sets.sets[sets.which[position]], np.uint8), bitorder="little", count=len(logits_V))
@@ -132,7 +132,7 @@ def publish_shard(run: RunDir, stem: str, rows: list[tuple[Turn, float | None, s
 
 
 def publish_turns(run: RunDir, sampler: Sampler, count: int, stem: str = "a", **changes: Any) -> list[Turn]:
-    """One shard: rewards alternate, every second of the turns with -1 has a hint, lengths differ."""
+    """Publish one shard. Rewards alternate, lengths differ, and every second turn with reward -1 has a hint."""
     rows = []
     for i in range(count):
         reward = 1.0 if i % 2 else -1.0

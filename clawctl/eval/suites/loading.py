@@ -20,7 +20,7 @@ from clawctl.plugins import takes
 from clawctl.run.directory import RunDir
 from clawctl.run.endpoint import QUIET, Endpoint
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class LoadedSuite:
         """
         if self.suite is None:
             return Measured({})
-        result = await self._guarded(self.suite(self._place(endpoint), self.settings), endpoint)
+        result = await self._guarded(self.suite(self._quiet(endpoint), self.settings), endpoint)
         try:
             measured = result if isinstance(result, Measured) else Measured({name: estimate(result[name]) for name in result})
         except Exception as error:  # values of the user's own code
@@ -55,20 +55,20 @@ class LoadedSuite:
         if self.environment is None:
             return Measured({})
         more = replace(self.settings, problems=count)
-        return await self._guarded(measure_tasks(self.environment, self._place(endpoint), more, excluded), endpoint)
+        return await self._guarded(measure_tasks(self.environment, self._quiet(endpoint), more, excluded), endpoint)
 
     async def compare(self, candidate: Endpoint, reference: Endpoint, begin: int, count: int) -> list[Comparison]:
         """Compare two versions on `count` tasks. Raises the same errors as `measure`."""
         if self.comparing is None:
             return []
-        comparing = self.comparing.compare(self._place(candidate), self._place(reference), self.settings, begin, count)
+        comparing = self.comparing.compare(self._quiet(candidate), self._quiet(reference), self.settings, begin, count)
         return list(await self._guarded(comparing, candidate))
 
-    def _place(self, endpoint: Endpoint) -> Endpoint:
+    def _quiet(self, endpoint: Endpoint) -> Endpoint:
         sampling = {"temperature": self.settings.temperature, "max_tokens": self.settings.max_tokens}
         return Endpoint(endpoint.url, endpoint.api_key, endpoint.model, QUIET, sampling)
 
-    async def _guarded(self, work: Awaitable[Found], endpoint: Endpoint) -> Found:
+    async def _guarded(self, work: Awaitable[Result], endpoint: Endpoint) -> Result:
         """Run the suite's code, and convert its exceptions to CannotMeasure or ClawError."""
         try:
             return await work

@@ -93,9 +93,9 @@ class FireworksService(Service):
         deleted."""
         account = session.split("/")[1]
         with self.sdk.FireworksClient(self.api.api_key, self.url) as control:
-            found = self.call("list_training_session_checkpoints", lambda: control.list_training_session_checkpoints(session))
+            checkpoints = self.call("list_training_session_checkpoints", lambda: control.list_training_session_checkpoints(session))
             with self.calls("list_training_session_checkpoints"):
-                checkpoint = _promotable(found, saved)
+                checkpoint = _promotable(checkpoints, saved)
             promote = control.promote_session_checkpoint
             self.call("promote_session_checkpoint", lambda: promote(checkpoint, saved, self.base_model))
         try:

@@ -54,16 +54,16 @@ class Findings:
 
     async def _check(self, key: str, check: Callable[[], Awaitable[CheckedTask]]) -> CheckedTask | None:
         try:
-            found = await check()
+            finding = await check()
         except (SandboxFailed, ClawError):
             return None
         finally:
             del self._checking[key]
-        self._found[key] = found
+        self._found[key] = finding
         if self.folder is not None:
             self.folder.mkdir(exist_ok=True)
-            publish_bytes(self.folder / f"{key}.json", json.dumps(asdict(found)).encode())
-        return found
+            publish_bytes(self.folder / f"{key}.json", json.dumps(asdict(finding)).encode())
+        return finding
 
 
 def check_each(
@@ -87,36 +87,36 @@ async def check_task(
     task: Spec, name: str, has_solution: bool, solve: Callable[[Spec, str | None], Awaitable[Graded]]
 ) -> CheckedTask:
     """Grade a task after nothing was done, and after its solution. Raises SandboxFailed."""
-    found = partial(CheckedTask, name)
+    finding = partial(CheckedTask, name)
     try:
         without = await solve(task, "")
     except ClawError as error:
         return left_out(name, error)
     if without.value > 0 and without.verdict == TRUSTED:
         reason = f"the reward is {without.value:g} although nothing was done"
-        return found("no-op passes", f"{reason} -> let its tests fail before the task is solved")
+        return finding("no-op passes", f"{reason} -> let its tests fail before the task is solved")
     if not has_solution and without.cure:
         reason = f"{_shown(without)}, although nothing was done, and it has no solution that shows a verdict"
-        return found("not playable", f"{reason} -> {without.cure}")
+        return finding("not playable", f"{reason} -> {without.cure}")
     if not has_solution:
-        return found("playable", "it has no solution to try")
+        return finding("playable", "it has no solution to try")
     try:
         solved = await solve(task, None)
     except ClawError as error:
-        return found("oracle fails", f"{error.problem} -> {error.fix}")
+        return finding("oracle fails", f"{error.problem} -> {error.fix}")
     if solved.value < 1 and (module := _missing_module(task, solved.log)) is not None:
         reason = f"its tests need the module {module}, which the sandbox does not have"
-        return found("needs an image", f"{reason} -> name an image that has it in the option sandbox")
+        return finding("needs an image", f"{reason} -> name an image that has it in the option sandbox")
     if solved.cure:
         is_always = "with and without its solution" if without.cure else "after its solution"
-        return found("not playable" if without.cure else "oracle fails", f"{_shown(solved)}, {is_always} -> {solved.cure}")
+        return finding("not playable" if without.cure else "oracle fails", f"{_shown(solved)}, {is_always} -> {solved.cure}")
     if solved.value < 1:
         reason = f"its solution earns {solved.value:g}: {_shown(solved)}"
-        return found("oracle fails", f"{reason} -> correct its solution or its tests, or what they need of this machine")
+        return finding("oracle fails", f"{reason} -> correct its solution or its tests, or what they need of this machine")
     if solved.verdict != TRUSTED:
         cure = "change its tests, or set accept_unverified to reward such verdicts"
-        return found("verdict cannot be trusted", f"{solved.log.strip().splitlines()[0][:300]} -> {cure}")
-    return found("playable")
+        return finding("verdict cannot be trusted", f"{solved.log.strip().splitlines()[0][:300]} -> {cure}")
+    return finding("playable")
 
 
 def _shown(graded: Graded) -> str:

@@ -149,9 +149,9 @@ class ShellEnvironment:
         if self.path is None or self.accept_unchecked:
             return None
         key = f"{self.version} {task.spec.digest} {task.spec.verdict_s} {self.sandbox}"
-        found = await self._findings.of(key, partial(self.check, task.spec))
+        finding = await self._findings.of(key, partial(self.check, task.spec))
         accepted = ("playable", "verdict cannot be trusted") if self.accept_unverified else ("playable",)
-        return None if found is None or found.found in accepted else f"{found.found}: {found.reason}"
+        return None if finding is None or finding.found in accepted else f"{finding.found}: {finding.reason}"
 
     async def check(self, task: Any) -> CheckedTask:
         """What `play --check` finds about the task. Raises SandboxFailed, and ClawError if the sandbox does not hold."""

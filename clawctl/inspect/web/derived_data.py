@@ -175,8 +175,8 @@ def _environments(snapshot: RunSnapshot) -> dict[str, Any]:
     joined, at, sources = snapshot.joined, snapshot.joined.at, list[dict[str, Any]]()
     for name, turns in snapshot.rows.tally(lambda row: row.turn["source"]).items():
         of = snapshot.rows.where(lambda row, name=name: row.turn["source"] == name)  # type: ignore[misc]
-        known = len(of.where(lambda row: outcome_of(row) is not None))
-        sources.append({"source": name, "turns": turns, "sessions": of.sessions(), "outcomes": known})
+        with_outcome = len(of.where(lambda row: outcome_of(row) is not None))
+        sources.append({"source": name, "turns": turns, "sessions": of.sessions(), "outcomes": with_outcome})
     of_tasks = snapshot.rows.where(lambda row: row.turn["task_id"] or row.turn["group_id"] or outcome_of(row) is not None)
     unnamed = of_tasks.where(lambda row: not (row.turn["task_id"] or row.turn["group_id"])).indices
     names = dict(zip(unnamed.tolist(), joined.ids(unnamed, "session_id"), strict=True))

@@ -108,18 +108,18 @@ class FollowedRun:
             raise KeyError(policy)
         if self._of_policies[0] is not seen:
             self._of_policies = seen, {}
-        known = self._of_policies[1]
-        if policy not in known:
+        made = self._of_policies[1]
+        if policy not in made:
             run, problems = self.run.of(policy), seen.problems.copy()
             policies = describe_policies(run, problems)
             better = judge_progress(run, seen.rows, policies, problems)
             newest = max((row["version"] for row in policies), default=None)
             health = {"live_version": better["live"], "newest_version": newest, "training": training(run, problems)}
-            known[policy] = replace(
+            made[policy] = replace(
                 seen, policy=policy, policies=policies, moves=read_moves(run), better=better, health={**seen.health, **health},
                 problems=list(dict.fromkeys(problems)),
             )  # fmt: skip
-        return known[policy]
+        return made[policy]
 
     def start(self) -> None:
         for target in (self._follow, self._read_ahead):

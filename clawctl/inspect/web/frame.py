@@ -30,7 +30,7 @@ from clawctl.run.reward import signed
 from clawctl.run.rows import DEFAULT_POLICY
 
 _HERE = Path(__file__).parent
-_HOLD_S = 15.0  # so long a request for changes waits for one
+_HOLD_S = 15.0  # a request for changes waits at most this long for one
 _LOOK_S = 0.15
 _stamp: ContextVar[str] = ContextVar("stamp", default="")  # of the page that is being made
 _KINDS = {".css": "text/css", ".js": "text/javascript"}

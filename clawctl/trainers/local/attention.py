@@ -350,7 +350,7 @@ def _attend(
 def attend_by_mask(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float, eager: bool = False) -> Tensor:
     """FlexAttention, compiled once per process unless it is `eager`. The tokens, a multiple of FLEX_BLOCK, are given as blocks, so
     its kernels, compiled for any number, check no bounds: 13.4 in place of 17.7 ms backward for 16,120 tokens on an H200."""
-    attend = _attend_by_blocks if eager else _compiled()
+    attend: Any = _attend_by_blocks if eager else _compiled()
     blocks = [tensor.unflatten(2, (-1, FLEX_BLOCK)) for tensor in (query, key, value)]
     for tensor in blocks:
         torch._dynamo.mark_static(tensor, 3)

@@ -102,9 +102,9 @@ class _Own:
 
     @classmethod
     def of(cls, batch: Microbatch, turns: int) -> "_Own":
-        own = batch.own_positions[:turns]
-        index_KS = nn.utils.rnn.pad_sequence(own, batch_first=True)
-        lengths_K = torch.tensor([len(positions) for positions in own], device=index_KS.device)
+        positions = batch.own_positions[:turns]
+        index_KS = nn.utils.rnn.pad_sequence(positions, batch_first=True)
+        lengths_K = torch.tensor([len(of_turn) for of_turn in positions], device=index_KS.device)
         mask_KS = torch.arange(index_KS.shape[1], device=index_KS.device) < lengths_K[:, None]
         last = None
         if batch.visible is not None:

@@ -151,10 +151,10 @@ def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_n
     for name, text in (("tasks_test.py", "tasks = []\n"), ("rules.py", "RULES = []\n"), ("wiki.md", "# Retail\n")):
         (retail / name).write_text(text)
     for folder in (retail, tmp_path):
-        (found,) = check(str(folder), {})
-        assert (found.task, found.found) == (folder.name, "not playable")
-        assert "tau-bench" in found.reason
-        assert "-> write an environment around its tools" in found.reason
+        (checked,) = check(str(folder), {})
+        assert (checked.task, checked.found) == (folder.name, "not playable")
+        assert "tau-bench" in checked.reason
+        assert "-> write an environment around its tools" in checked.reason
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
     if not boxed:
         last = reply.strip().rpartition("\n")[2].replace("\\$", "")
         listed = _EITHER.search(last) or _LISTED.search(last)
-        return [] if _DENIED.search(last) else [rf"\boxed{{{one}}}" for one in _NUMBER.findall(listed[0])] if listed else [reply]
+        return [] if _DENIED.search(last) else [rf"\boxed{{{side}}}" for side in _NUMBER.findall(listed[0])] if listed else [reply]
     boxes, count = list(_BOXED.finditer(reply)), 1
     while count < len(boxes) and _BESIDE.fullmatch(reply, boxes[-count - 1].end(), boxes[-count].start()):
         count += 1

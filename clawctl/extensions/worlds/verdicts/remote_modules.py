@@ -174,7 +174,7 @@ class GradedSession:
             return {"object": number}
         if not callable(value) and not _is_given(value):
             raise TypeError(f"a value of {type(value).__name__} cannot be given to the graded code")
-        at = next((at for at, known in enumerate(self._callables) if known is value), len(self._callables))
+        at = next((at for at, passed in enumerate(self._callables) if passed is value), len(self._callables))
         self._callables[at:] = self._callables[at:] or [value]
         return {"callable": at, "name": None if _is_given(value) else str(getattr(value, "__name__", "callback"))}
 

@@ -143,14 +143,14 @@ async def _run_apart(
     fixed = {**test_programs(kind, [], folders, languages(snapshot, seed, tests)), **programs(kind)}
     fixed |= {f"/tests/{name}": content for name, content in tests.items()}
     code = data_of(snapshot, tests)
-    known = {**variables, "CLAWCTL_FOLDERS": ":".join(folders)}
+    defined = {**variables, "CLAWCTL_FOLDERS": ":".join(folders)}
     try:
         async with (
-            open_graded(snapshot, folder, limits, known) as graded,
+            open_graded(snapshot, folder, limits, defined) as graded,
             open_linked(graded.socket, folder, limits, fixed, PYTEST) as sandbox,
         ):
             await sandbox.put(code)
-            sandbox.define(known)
+            sandbox.define(defined)
             environment = {"BASH_ENV": f"{TOOLS}/functions.sh", "TEST_DIR": "/tests", "PYTHONNOUSERSITE": "1"}
             environment["PYTHONPATH"] = f"{TOOLS}/python"  # for a Python that is started by its path
             confined = [sandbox.kind.python(), "-I", "-S", f"{TOOLS}/confined_shell.py", _SHELL, "/tests/test.sh"]

@@ -111,7 +111,7 @@ async def check_task(
         is_always = "with and without its solution" if without.cure else "after its solution"
         return finding("not playable" if without.cure else "oracle fails", f"{_shown(solved)}, {is_always} -> {solved.cure}")
     if solved.value < 1:
-        reason = f"its solution earns {solved.value:g}: {_shown(solved)}"
+        reason = f"the reward is {solved.value:g} after its solution: {_shown(solved)}"
         return finding("oracle fails", f"{reason} -> correct its solution or its tests, or what they need of this machine")
     if solved.verdict != TRUSTED:
         cure = "change its tests, or set accept_unverified to reward such verdicts"

@@ -87,7 +87,7 @@ UNSOLVED, RIGHT, BROKEN = (
         (BROKEN, BROKEN, "not playable", "with and without its solution -> let them end"),
         (BROKEN, None, "not playable", "although nothing was done"),
         (UNSOLVED, BROKEN, "oracle fails", "after its solution -> let them end"),
-        (UNSOLVED, UNSOLVED, "oracle fails", "its solution earns 0: 1 != 4 -> "),
+        (UNSOLVED, UNSOLVED, "oracle fails", "the reward is 0 after its solution: 1 != 4 -> "),
         (RIGHT, RIGHT, "no-op passes", "although nothing was done -> "),
         (UNSOLVED, replace(RIGHT, log="not verified: a belief", verdict="unverified"), "verdict cannot be trusted", "a belief -> "),
     ],

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 IDIOMS = read_idioms()
 
 
-@pytest.mark.parametrize("name", IDIOMS)
+@pytest.mark.parametrize("name", [*list(IDIOMS)[:55], *list(IDIOMS)[55::4]])
 def test_honest_code_is_trusted_however_it_is_tested(name: str) -> None:
     score = asyncio.run(grade_module(IDIOMS[name]))
     assert (score.value, score.verdict) == (1, IDIOMS[name].get("verdict", "trusted")), score.log
@@ -104,6 +104,24 @@ def test_an_object_that_repeats_what_the_test_made_is_unverified(name: str) -> N
     score = asyncio.run(grade_module({**POINT, "test": made_first} if is_first else POINT, REPEATS[name]))
     assert score.value == 0 or score.verdict == "unverified", score.log
     assert asyncio.run(grade_module({**POINT, "test": made_first}, POINT["work"])).value == 1
+
+
+ECHOES = """class Grid:
+    def __init__(self, rows): self.given = [17]
+    def __setitem__(self, place, value): self.given = [value]
+    def __getitem__(self, place): return self.given[-1]
+    def __contains__(self, value):
+        self.given = [value]
+        return value == 4
+    def __iter__(self): return iter(self.given)
+    def __bool__(self): return False
+"""
+
+
+def test_an_object_that_holds_what_the_test_looks_for_once_it_is_told_is_not_believed() -> None:
+    test = "from work import Grid\ndef test_it(): assert 4 in Grid([[1, 2], [3, 4]])\n"
+    score = asyncio.run(grade_module({**IDIOMS["container protocol"], "test": test}, ECHOES))
+    assert (score.value, score.verdict) == (1, "unverified"), score.log
 
 
 def test_an_object_that_a_method_changes_is_compared_as_it_is_afterwards() -> None:

@@ -33,7 +33,10 @@ def serve(
     engine_args: Annotated[
         str | None, typer.Option(help="Additional arguments for vLLM's server, as one string with shell quoting.")
     ] = None,
-    upstream: Annotated[str | None, typer.Option(help="Base URL of a running server to use instead of an engine.")] = None,
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(help="Base URL of a running server to use instead of an engine. Repeat it for a pool of vLLM servers."),
+    ] = None,
     upstream_kind: Annotated[str | None, typer.Option(help="Kind of upstream server: vllm, sglang or openai (default).")] = None,
     upstream_key: Annotated[str | None, typer.Option(envvar="CLAWCTL_UPSTREAM_KEY", help="API key of the upstream server.")] = None,
     gpus: Annotated[str | None, typer.Option(help="GPUs of this machine to serve on, such as 0,1.")] = None,
@@ -51,7 +54,8 @@ def serve(
         "serve.gpus": gpu_numbers("--gpus", f"{gpus},") if gpus is not None else gpus_from_environment("ROLLOUT_GPUS"),
         "serve.engine": engine,
         "serve.engine_args": _words(engine_args) if engine_args is not None else None,
-        "serve.upstream.url": upstream,
+        "serve.upstream.url": upstream[0] if upstream else None,
+        "serve.upstream.others": upstream[1:] if upstream else None,
         "serve.upstream.kind": upstream_kind,
         "serve.upstream.api_key": upstream_key if upstream else None,
     }

@@ -31,12 +31,23 @@ class LimitsConfig(Section):
 class UpstreamConfig(Section):
     url: HttpUrl
     """Base URL of an OpenAI-compatible server that is already running (`http://host:port/v1`)."""
+    others: list[HttpUrl] = []
+    """Further vLLM servers of the same model: they and `url` are a pool (docs/engines.md). They need `kind: vllm` and
+    `train.lora`."""
     kind: Literal["vllm", "sglang", "openai"] = "openai"
     """The kind of server. vLLM and SGLang return exact token ids. Without token ids, turns are kept but not trained."""
     model: str | None = None
     """Model name to request from it. Unset: the first model that it lists."""
     api_key: str | None = None
     """API key of the upstream server. Unset: `CLAWCTL_UPSTREAM_KEY`, else no key."""
+
+    @model_validator(mode="after")
+    def _pool(self) -> "UpstreamConfig":
+        if self.others and self.kind != "vllm":
+            raise PydanticCustomError("pool_of_vllm", "several servers need kind: vllm (--upstream-kind vllm)")
+        if len({self.url, *self.others}) <= len(self.others):
+            raise PydanticCustomError("pool_of_one", "each server of a pool is named once")
+        return self
 
 
 class TemperatureConfig(Section):

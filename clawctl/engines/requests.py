@@ -1,7 +1,10 @@
 """What an engine receives and returns: requests, independent of their API, and the events of their answers."""
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+
+import orjson
 
 from clawctl.run.rows import Message, NotesShown
 
@@ -56,6 +59,7 @@ class GenerationRequest:
     overridden: dict[str, Any] = field(default_factory=dict)
     sampling_from: dict[str, str] = field(default_factory=dict)  # see `Exchange.sampling_from`
     key: str = ""  # name of the client's API key
+    session: str | None = None  # as the client names it
     size: int = 0  # bytes of the request's body
     prompts: tuple[Prompt, ...] = ()  # of plain completions: they replace the messages
     score_from: int | None = None  # the first token of `prompts` whose logprob is requested; None: no logprobs
@@ -68,6 +72,17 @@ class GenerationRequest:
     continuous_usage: bool = False  # each chunk of a stream has the usage so far
     notes: NotesShown | None = None  # what `messages` have in addition to `sent_messages`
     answers: dict[int, list[EarlierAnswer]] | None = None  # candidates for each index of `messages`; None: nothing is put back
+
+    @property
+    def conversation(self) -> str:
+        """The session that the client names, else the messages up to the first of the user; of this key."""
+        opening = []
+        for message in () if self.session else self.messages:
+            opening.append(message)
+            if message.get("role") == "user":
+                break
+        sent = orjson.dumps(opening, option=orjson.OPT_SORT_KEYS)
+        return f"{self.key} {self.session or hashlib.sha256(sent).hexdigest()}"
 
     @property
     def use_tools(self) -> bool:

@@ -45,6 +45,7 @@ def health_lines(health: dict[str, Any]) -> list[tuple[str, Text]]:
     lines = [
         ("running", stages),
         ("server", one_line(_server_line(health["serve"]), 300)),
+        *_member_lines(health["serve"]["health"] or {}),
         *([("sampling", one_line(sampled, 300))] if (sampled := _sampling_line(health["serve"])) else []),
         ("policy", Text(versions)),
         (
@@ -152,6 +153,20 @@ def _server_line(serve: dict[str, Any]) -> str:
         )
         parts.append(str(capture.get("last_error") or ""))
     return ", ".join(part for part in (*parts, str(health.get("last_swap_error") or "")) if part)
+
+
+def _member_lines(served: dict[str, Any]) -> list[tuple[str, Text]]:
+    """The servers of a pool (docs/engines.md)."""
+    engine = served.get("engine")
+    members = engine.get("members") if isinstance(engine, dict) else None
+    lines = []
+    for member in members if isinstance(members, list) else []:
+        serves = "no version" if member.get("version") is None else f"version {member['version']}"
+        text = f"{member.get('url')}: {serves}, {member.get('running')} running, {member.get('answered')} asked of it"
+        lines.append(("member", one_line("; ".join(filter(None, [text, member.get("problem")])), 300)))
+        if member.get("problem"):
+            lines[-1][1].stylize("red")
+    return lines
 
 
 def _unknown_line(unknown: dict[str, Any]) -> str:

@@ -95,10 +95,10 @@ class Answer:
     async def _answer(self, choice: Choice) -> AsyncIterator[Shown | None]:
         reply = self._replies[choice.index]
         status: Literal["ok", "cancelled", "error"] = "ok"
-        sampled, first_at = reply.sampled, reply.sampled.first_at
+        first_at = reply.sampled.first_at
         try:
             async for shown in reply:
-                first_at = first_at or sampled.first_at or time.time()
+                first_at = first_at or reply.sampled.first_at or time.time()
                 choice.shown.append(shown)
                 yield shown
         except Refusal as refusal:  # the engine refused late, and nothing was sampled
@@ -110,6 +110,7 @@ class Answer:
         except EngineFailure as failure:
             _log.error("the engine failed: %s", failure)
             status, self.failed = "error", Refusal(500, "the engine failed during the answer")
+        sampled = reply.sampled  # of the server that completed it
         first_at = first_at or sampled.first_at
         self.first_at = first_at if self.first_at is None else min(self.first_at, first_at or self.first_at)
         if status == "ok" and self.cancelled and sampled.finish_reason is None:

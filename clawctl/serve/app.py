@@ -300,20 +300,20 @@ class Gateway:
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
             request = self.defaults.enforced(request, headers, context, self._metrics.enforced)
-        return self.defaults.filled(request), hints, for_training
+        return replace(self.defaults.filled(request), session=hints.get("session_id")), hints, for_training
 
     async def _start(self, answer: Answer, context: RequestContext, for_training: bool, stack: AsyncExitStack) -> None:
         """Pass the requests of the answer to the engine. Raises Refusal."""
-        session, begin = answer.hints.get("session_id"), self._versions.begin
+        begin = self._versions.begin
         try:
-            answer.begin([reply for request in answer.requests for reply in await begin(request, stack, session, for_training)])
+            answer.begin([reply for request in answer.requests for reply in await begin(request, stack, for_training)])
         except Refusal as refusal:
             if not is_too_long_with_notes(answer.request, refusal):
                 await answer.capture_refused(refusal)
             raise
         if answer.is_captured:
             for choice in answer.choices:
-                self._rating.note_answer(answer.request.key, choice.exchange_id, session)
+                self._rating.note_answer(answer.request.key, choice.exchange_id, answer.request.session)
         self._running[answer] = {context.key, context.sent_key}
         self._metrics.running += 1
 

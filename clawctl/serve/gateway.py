@@ -57,9 +57,9 @@ def _engine(recipe: Recipe) -> "Callable[[RunDir, Recipe], Engine]":
     """The function that starts the engine that the recipe names (`serve.upstream`, else `serve.engine`), with version 0. It raises
     ClawError."""
     if recipe.serve.upstream is not None:
-        from clawctl.engines.upstream.engine import start
+        from clawctl.engines.upstream import engine, pool
 
-        return start
+        return pool.start if recipe.serve.upstream.others else engine.start
     if recipe.serve.engine != "vllm" and recipe.serve.engine_args:
         logging.getLogger("clawctl.serve").warning("serve.engine_args has no effect: it needs `--engine vllm`")
     from clawctl.engines import ENGINES
@@ -84,6 +84,8 @@ def check_engine(recipe: Recipe) -> None:
             from clawctl.engines.vllm.child import check_vllm
 
             check_vllm(recipe)
+    elif recipe.serve.upstream.others and recipe.train.lora is None:
+        raise ClawError("a pool of servers loads adapters only, and this recipe trains all weights", "set train.lora: {}", 2)
 
 
 def vllm_tool_parser(recipe: Recipe) -> str | None:

@@ -105,7 +105,9 @@ class ServiceInfo:
     async def health(self, request: Request, context: RequestContext) -> Response:
         """The full status for clients on this machine or with a key; a short one for all others."""
         versions, capture = self._versions, self._capture
+        members: list[dict[str, Any]] = getattr(versions.live, "members", list)()  # of a pool
         problem = self._not_ready() or versions.last_swap_error or versions.live.doubt() or capture.failing
+        problem = problem or any(member["problem"] for member in members)
         short = {"status": "degraded" if problem else "ok", "live": versions.live.version, "ready": self._not_ready() is None}
         if not (context.key or _from_here(request)):
             return json_response(short)
@@ -114,6 +116,7 @@ class ServiceInfo:
             "draining": self.draining,
             "engine": {
                 "waiting_for": versions.live.waiting_for(), "doubt": versions.live.doubt(), **asdict(versions.live.capabilities),
+                "members": members,
             },
             "capture": {
                 "on": capture.enabled, "written": capture.written, "lost": capture.lost, "failing": capture.failing,

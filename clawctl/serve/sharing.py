@@ -6,12 +6,9 @@ is not loaded, or its place is taken, the live version answers.
 """
 
 import asyncio
-import hashlib
 import logging
 from collections import OrderedDict
 from contextlib import suppress
-
-import orjson
 
 from clawctl.engines import Engine, EngineFailure
 from clawctl.engines.requests import GenerationRequest, Refusal
@@ -35,19 +32,19 @@ class Sharing:
         """Read which candidate currently has a share of the sessions."""
         self._share = read_share(self._run)
 
-    def version_for(self, request: GenerationRequest, session: str | None) -> int | None:
+    def version_for(self, request: GenerationRequest) -> int | None:
         """The candidate, if the request belongs to one of its sessions and the candidate is ready; otherwise None."""
         share = self._share
         if self._holding is not None and self._holding[0] != share:
             self.end()
         if share is None or request.prompts or share.version == self._live.version or not hasattr(self._live, "at_once"):
             # A named session keeps its version when a share begins; an unnamed one is recognised as old by its assistant messages.
-            if session:
-                self._version_of(f"{request.key} {session}", None)
+            if request.session:
+                self._version_of(request.conversation, None)
             return None
         if self._holding is None:
             self._holding = share, asyncio.ensure_future(self._hold(share.version))
-        name, ready = _session(request, session), self._live.at_once(share.version, request.key)
+        name, ready = request.conversation, self._live.at_once(share.version, request.key)
         is_new = not any(message.get("role") == "assistant" for message in request.messages)
         assigned = self._version_of(name, share.version if is_new and ready and share.has(name) else None)
         return share.version if ready and assigned == share.version else None
@@ -74,14 +71,3 @@ class Sharing:
                     await asyncio.Event().wait()
         except (Refusal, EngineFailure) as error:
             _log.error("version %d cannot answer a share of the sessions: %s", version, error)
-
-
-def _session(request: GenerationRequest, claimed: str | None) -> str:
-    if claimed:
-        return f"{request.key} {claimed}"
-    opening = []
-    for message in request.messages:
-        opening.append(message)
-        if message.get("role") == "user":
-            break
-    return f"{request.key} {hashlib.sha256(orjson.dumps(opening, option=orjson.OPT_SORT_KEYS)).hexdigest()}"

@@ -56,9 +56,7 @@ class Versions:
         self._sharing = Sharing(run, live)
         self.people: People | None = None  # unless `policies.per` is `shared`
 
-    async def begin(
-        self, request: GenerationRequest, stack: AsyncExitStack, session: str | None = None, shared: bool = False
-    ) -> list[Reply]:
+    async def begin(self, request: GenerationRequest, stack: AsyncExitStack, shared: bool = False) -> list[Reply]:
         """Start the replies to a request. `NAME@3` is answered by version 3 only, even while 3 is live: a swap must not affect it.
         A candidate may answer a `shared` request (`gate.share`). Raises Refusal, also for a version that is not published."""
         version = await self.pinned(request.model, request.key)
@@ -71,7 +69,7 @@ class Versions:
                 return personal
             is_replaced = self.people.policy_of(request.key) != DEFAULT_POLICY
         if follows and shared and not is_replaced:
-            candidate = self._sharing.version_for(request, session)
+            candidate = self._sharing.version_for(request)
             if candidate is not None and (replies := await self._begin_shared(request, candidate, stack)) is not None:
                 return replies
         replies = await self.live.begin(request, version, stack)

@@ -39,7 +39,7 @@ from clawctl.serve.prompt import load_tokenizer
 from clawctl.serve.sampling import altered_fields
 
 _log = logging.getLogger("clawctl.serve")
-_PATIENCE_S = 300.0  # seconds that a request waits for an engine that starts, restarts or is being probed
+PATIENCE_S = 300.0  # seconds that a request waits for an engine that starts, restarts or is being probed
 _RETRY_S = 1.0
 _ASK_AGAIN_S = 15.0  # seconds until features that could not be checked at start are probed again
 _UNKNOWN = Capabilities(ids=False, logprobs=False, processed=False, adapters=False, weights=False)
@@ -51,13 +51,18 @@ _NOT_THERE = {404, 405, 501}
 
 def start(run: RunDir, recipe: Recipe) -> "Upstream":
     """Start the engine of `serve.upstream`. Raises ClawError."""
+    server = servers_of(recipe)[0]
+    if recipe.serve.splice and server.kind != "vllm":
+        _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
+    return Upstream(run, recipe, server, splicing_tokenizer(recipe) if server.kind == "vllm" else None)
+
+
+def servers_of(recipe: Recipe) -> "list[UpstreamServer]":
+    """The servers of `serve.upstream`."""
     upstream = recipe.serve.upstream
     assert upstream is not None
-    if recipe.serve.splice and upstream.kind != "vllm":
-        _log.warning("serve.splice has no effect: among upstreams, only vLLM accepts prompts as token ids")
     key = upstream.api_key or from_environment("UPSTREAM_KEY")
-    tokenizer = splicing_tokenizer(recipe) if upstream.kind == "vllm" else None
-    return Upstream(run, recipe, UpstreamServer(upstream.url, upstream.kind, key, upstream.model), tokenizer)
+    return [UpstreamServer(url, upstream.kind, key, upstream.model) for url in (upstream.url, *upstream.others)]
 
 
 def splicing_tokenizer(recipe: Recipe) -> Any:
@@ -184,7 +189,7 @@ class Upstream:
             await self._halt.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await self._up.wait()
                 return
         raise Refusal(503, f"{self.waiting_for()}; try again later", code="engine_starting")

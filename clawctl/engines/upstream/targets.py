@@ -66,6 +66,19 @@ class Targets:
         self._base_target.steady = not can.weights
 
     @property
+    def adapters(self) -> dict[Version, Target]:
+        """The loaded adapters."""
+        return dict(self._adapters.loaded)
+
+    def lose(self, adapters: dict[Version, Target]) -> None:
+        """These adapters are not loaded any more: the upstream has restarted."""
+        for version, target in adapters.items():
+            if self._adapters.loaded.get(version) is target:
+                del self._adapters.loaded[version]
+        if self.live and self.live not in self._adapters.loaded:
+            self.live = 0
+
+    @property
     def doubt(self) -> str | None:
         """Why it is unknown which weights answer, or None."""
         return self._base_target.clock.doubt
@@ -145,22 +158,31 @@ class Targets:
         return self._swap_weights(version)
 
     def _swap_adapter(self, version: int) -> Swap:
+        async def swap() -> None:
+            async with self.loaded(version):
+                self.live = version
+
+        began = time.monotonic()
+        self._on_loop.wait(swap(), _LOAD_S)
+        return Swap(version, time.time(), (time.monotonic() - began) * 1000, 0.0)
+
+    @asynccontextmanager
+    async def loaded(self, version: int) -> AsyncIterator[None]:
+        """Keep an adapter, or the base model as version 0, loaded after its canary check. If the block fails, the adapter is
+        unloaded. Raises like `swap`."""
         cure = "start it with LoRA and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
         self._require(None if self._can is None else self._can.adapters, ClawError("this engine does not load adapters", cure))
         if self._weights:
             raise ClawError("an adapter needs the base model, but other weights are loaded", "set LIVE to version 0 first")
-        began = time.monotonic()
-        target, fresh = self._on_loop.wait(self._hold(version), _LOAD_S)
+        target, fresh = await self._hold(version)
         failed = True
         try:
             if not fresh:  # otherwise its canary check has just passed
-                self._check_canary(version, target.name)
-            load_ms = (time.monotonic() - began) * 1000
-            self._on_loop.call(self._set_live, version)
+                await asyncio.to_thread(self._check_canary, version, target.name)
+            yield
             failed = False
         finally:
-            self._on_loop.wait(self._release(version, target, failed), _LOAD_S)
-        return Swap(version, time.time(), load_ms, 0.0)
+            await self._release(version, target, failed)
 
     async def _hold(self, version: int) -> tuple[Target, bool]:
         """Protect an adapter from being unloaded, and load it if needed. Returns whether this call loaded it."""
@@ -173,9 +195,6 @@ class Targets:
         self._adapters.release(target)
         if failed:
             await self._adapters.forget(version)
-
-    def _set_live(self, version: int) -> None:
-        self.live = version
 
     # ---- full weights, in that thread ------------------------------------------------------------------------------------
 

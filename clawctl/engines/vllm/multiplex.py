@@ -127,8 +127,8 @@ class Multiplexed:
         end.setblocking(False)
         _, self._link = await asyncio.get_running_loop().create_unix_connection(ChildLink, sock=end)
 
-    async def request(self, path: str, body: bytes) -> HttpResponse:
-        return await self._plain.request(path, body)
+    async def request(self, path: str, body: bytes, timeout_s: float | None = None, method: str = "POST") -> HttpResponse:
+        return await self._plain.request(path, body, timeout_s, method)
 
     async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Stream | Call:
         """See `Client.stream`."""

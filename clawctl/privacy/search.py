@@ -5,6 +5,7 @@ in the length of the text.
 """
 
 import re
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -202,19 +203,21 @@ class TextSearch:
             return message
         role = message.get("role")
         # What an agent says before it calls a tool is seldom a question, and a tool seldom asks a person.
-        question = self._question(before[1], before[0] if role != "tool" else "user")
+        last = (before[1], before[0] if role != "tool" else "user")
+        longest, question = _LONGEST.get(str(role), sys.maxsize), None  # whether `last` is a question; None: not examined yet
 
         def answer(text: str) -> str:
-            nonlocal question
-            reads = question and len(text) <= _LONGEST.get(str(role), len(text))
-            spans = self._answers(question, text[:_ANSWER]) if reads else []
+            nonlocal last, question
+            if question is None and len(text) <= longest:
+                question = self._question(*last)
+            spans = self._answers(question, text[:_ANSWER]) if question and len(text) <= longest else []
             if text.strip() and len(text) <= QUESTION:  # a longer part is what a client adds, and the next does not answer it
-                question = self._question(text.strip())
+                last, question = (text.strip(), ""), None
             return hidden(text[:_ANSWER], spans) + text[_ANSWER:] if spans else text
 
         return {key: _in_texts(inner, answer) if key in CONTENTS else inner for key, inner in message.items()}
 
-    def _question(self, text: str, role: str = "") -> str:
+    def _question(self, text: str, role: str) -> str:
         return text if text and any(finder.asks(text, role) for finder in self._finders) else ""
 
     def _answers(self, question: str, text: str) -> list[Secret]:

@@ -32,6 +32,7 @@ from clawctl.config import LimitsConfig
 from clawctl.engines import Engine
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.images import has_images
+from clawctl.serve import request_sizes
 from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
 from clawctl.serve.http_response import RequestContext
@@ -102,13 +103,14 @@ class Intake:
         length = len(raw) if len(raw) > _LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
-        if length:
+        is_checked = length > 0 and not request_sizes.is_plain(raw, max_context)
+        if is_checked:
             await self._checker.check(key, context.api, raw, max_context, images)
         body = complete(await self._queues.run(key, length, partial(parse, raw)))
         request = await self._queues.run(key, length, partial(_READERS[context.api], body, self._model_name))
         if images is False and has_images(request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
-        if not length:
+        if not is_checked:
             check_request(request)
         return replace(request, key=context.key, size=len(raw))  # `complete` may have changed it
 

@@ -7,6 +7,7 @@ from scripts.benchmarks.table import make_parser, report
 _CASES = {
     "vllm-cpu": "serve_vllm",
     "null-upstream": "serve_null",
+    "agent-prompts": "serve_prompts",
     "swap": "serve_swap",
     "fuzz": "serve_fuzz",
     "vllm-matrix": "serve_matrix",

@@ -77,8 +77,8 @@ def started(command: list[str], log: Path, **environment: str) -> Iterator[psuti
 
 
 @contextmanager
-def null_upstream() -> Iterator[Proxy]:
-    command = [sys.executable, "-m", "scripts.benchmarks.null.upstream", "--tokens", str(TOKENS)]
+def null_upstream(tokens: int = TOKENS) -> Iterator[Proxy]:
+    command = [sys.executable, "-m", "scripts.benchmarks.null.upstream", "--tokens", str(tokens)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

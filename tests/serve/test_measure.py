@@ -18,7 +18,7 @@ from clawctl.errors import ClawError
 from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.hints import read_claims
 from clawctl.serve.intake import LongBodyChecker
-from clawctl.serve.request_sizes import ValueCount, check_request, largest_body
+from clawctl.serve.request_sizes import ValueCount, check_request, is_plain, largest_body
 from clawctl.serve.work_queues import KeyedLock
 from scripts.benchmarks.hostile_stall import attacks
 from tests.named_models import TEXT_MODEL
@@ -33,6 +33,15 @@ def test_values_are_counted_however_the_text_is_cut_and_not_within_strings(cut: 
     for at in range(0, len(raw), cut):
         count.feed(raw[at : at + cut])
     assert count.values == 10  # 5 commas and 5 openings, none of them in a string
+
+
+def test_a_long_text_that_fits_is_plain_and_many_values_images_and_longer_texts_are_not() -> None:
+    words = orjson.dumps({"messages": [{"role": "user", "content": "some, words {[ " * 5000}]})
+    many = orjson.dumps({"messages": [{"role": "user", "content": "a"}] * 3000})
+    image = orjson.dumps({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]}]})
+    assert [is_plain(body, 32_768) for body in (words, many, image)] == [True, False, False]
+    assert not is_plain(words, len(words) // 5)
+    assert not is_plain(words, None)
 
 
 def test_a_body_without_images_is_no_larger_than_its_context_allows() -> None:

@@ -108,7 +108,7 @@ def asks(text: str, by_person: bool = False) -> bool:
     """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`). What a person
     writes is one only if it asks for a secret to be told (`What was my PIN?`); other requests are about code, keys and passwords.
     """
-    return bool(_wanted(text)) and (not by_person or _recalls(_sentences(text)[0]))
+    return (not by_person or _recalls(_sentences(text)[0])) and bool(_wanted(text))
 
 
 def in_answer(question: str, text: str) -> Iterator[Span]:
@@ -240,8 +240,8 @@ def _wanted(text: str) -> Wanted:
 
 def _recalls(question: str) -> bool:
     """Whether a person asks for something of their own that the other side knows: `What was my PIN?`"""
-    owned = _OWN.search(question) is not None or _meaning(question) & Meaning.LOCK
-    return bool(_of(question) and owned and _RECALLS.search(question)) and not _PROGRAMS.search(question)
+    recalls = _RECALLS.search(question) is not None and not _PROGRAMS.search(question)  # first, because it is cheap and seldom true
+    return recalls and bool(_OWN.search(question) or _meaning(question) & Meaning.LOCK) and bool(_of(question))
 
 
 def _may_be_of(question: str) -> Wanted:

@@ -1,7 +1,8 @@
 """What decides the first evening on a card, as far as it can be measured without one.
 
 `plan`: the share of the recipes that fit the card in their name, and the largest difference between the plan of memory and an
-independent sum over the tensors that training keeps: base, adapter, gradients, and AdamW's moments. Activations are not compared.
+independent sum over the tensors that serving and training keep: base in bfloat16, float32 or 4 bits, adapter, gradients, and
+AdamW's moments. Activations and sharded training are not compared.
 `one_gpu`: whether a trainer on one GPU starts in a job of Slurm and in an actor of Ray; both run without their cluster.
 `canary`: versions over a base in simulated 4 bits on a small model. A whole one must pass the engine's check, and a broken one
 must not. `tinker`: seconds until a dead service ends a call with a message, with and without its address in the recipe.
@@ -36,6 +37,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.serve.canary import CanaryFailure, check_canary
+from clawctl.serve.memory import vllm_options
 from clawctl.trainers.local.loading import adapted, load_causal
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
@@ -68,7 +70,10 @@ def plan_rows() -> list[Row]:
         card = "24gb" if path.stem == "default" else path.stem.rpartition("-")[2].rpartition("x")[2]
         plan = plan_memory(recipe, box_of(card, gpus_of(recipe)))
         fitting += not plan.problems
-        if recipe.train.lora is not None and recipe.train.lora.quantize is None:
+        served = next(share.parts for share in plan.shares if share.stage == "serve" and share.gpu is not None)
+        weights = served_bytes(recipe) // (vllm_options(recipe).split if recipe.serve.engine == "vllm" else 1)
+        differences.append(abs(served["weights"] / weights - 1))
+        if not recipe.train.local.optimizer_offload and len(recipe.train.gpus or [0]) == 1:
             parts = next(share.parts for share in plan.shares if share.stage == "train" and share.gpu is not None)
             planned = sum(parts[name] for name in KEPT_PARTS)
             differences.append(abs(planned / tensor_bytes(recipe) - 1))
@@ -78,15 +83,30 @@ def plan_rows() -> list[Row]:
     ]
 
 
+def served_bytes(recipe: Recipe) -> int:
+    """Bytes of all tensors of the model in the type that the engine computes in."""
+    return sum(int(parameter.nbytes) for parameter in skeleton(recipe.model_path).to(torch.bfloat16).parameters())
+
+
 def tensor_bytes(recipe: Recipe) -> int:
-    """Bytes of all tensors that training an adapter keeps: the base, the adapter, its gradient and two moments."""
-    assert recipe.train.lora is not None
-    module = adapted(skeleton(recipe.model_path).to(torch.bfloat16), recipe.train.lora, None, 0)
-    total = 0
-    for parameter in module.parameters():
-        total += parameter.numel() * parameter.element_size()
-        if parameter.requires_grad:
-            total += sum(torch.empty_like(parameter).nbytes for _ in ("gradient", "first moment", "second moment"))
+    """Bytes of all tensors that training keeps: the weights, their copy in bfloat16 during a pass, gradients and two moments."""
+    lora = recipe.train.lora
+    if lora is None:
+        made = skeleton(recipe.model_path)  # in float32
+        copy = sum(parameter.nbytes for parameter in skeleton(recipe.model_path).to(torch.bfloat16).parameters())
+        return int(4 * sum(parameter.nbytes for parameter in made.parameters()) + copy)
+    module = adapted(skeleton(recipe.model_path).to(torch.bfloat16), lora, None, 0)
+    head, total, counted = module.get_output_embeddings(), 0, set[int]()
+    for layer in module.modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            if id(parameter) in counted:  # the head may be the embeddings
+                continue
+            counted.add(id(parameter))
+            packed = lora.quantize == "nf4" and isinstance(layer, nn.Linear) and layer is not head and not parameter.requires_grad
+            scales = parameter.numel() // BLOCK  # of one byte each, and one of four bytes for 256 of them (QLoRA, section 3)
+            total += parameter.numel() // 2 + scales + scales // 64 if packed and name == "weight" else parameter.nbytes
+            if parameter.requires_grad:
+                total += sum(torch.empty_like(parameter).nbytes for _ in ("gradient", "first moment", "second moment"))
     return total
 
 

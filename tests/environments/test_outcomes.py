@@ -94,9 +94,9 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
     played = forked.run(*command, *options, timeout_s=200)
     assert played.returncode == 0, played.stderr
     assert "6 episodes: 4 done, 2 environment; mean reward 0.25" in played.stdout
-    published = list(rows(server).values())
-    assert len(published) == 8 + 2 * 4 * 2, "what failed was played again up to three times"
-    by_task = {task: [turn for turn in published if turn.task_id == task] for task in ("letters-4", "letters-5", "letters-6")}
+    collected = list(rows(server).values())
+    assert len(collected) == 8 + 2 * 4 * 2, "what failed was played again up to three times"
+    by_task = {task: [turn for turn in collected if turn.task_id == task] for task in ("letters-4", "letters-5", "letters-6")}
     assert [{turn.outcome_reward for turn in turns} for turns in by_task.values()] == [{1.0}, {-0.5}, {None}]
     assert all(turn.trainable for task in ("letters-4", "letters-5") for turn in by_task[task]), "the last turn of each as well"
     assert {turn.untrainable_reason for turn in by_task["letters-6"]} == {"episode failed"}
@@ -107,12 +107,12 @@ def test_an_environment_of_ten_lines_is_played_and_its_outcomes_are_in_the_publi
         for session in sessions:
             (episode,) = {orjson.dumps(turn.episode) for turn in turns if turn.session_id == session}
             assert orjson.loads(episode)["attempts"] == 2
-    assert len({turn.group_id for turn in published}) == 3
+    assert len({turn.group_id for turn in collected}) == 3
     for path in published(server.run.trajectories, ".parquet"):
         for turn in read_evidence(path):
             opinion = rating_opinion(turn, JudgeConfig())
             assert (opinion and (opinion.judge, opinion.reward)) == (turn.outcome_reward and (OUTCOME, turn.outcome_reward))
-    assert worth(None, published[0].outcome_reward).value == published[0].outcome_reward
+    assert worth(None, collected[0].outcome_reward).value == collected[0].outcome_reward
     health = read_health(server.run)
     assert health["unverified_outcomes"] == 2
     assert [str(text) for what, text in health_lines(health) if what == "unverified"] == [

@@ -227,8 +227,8 @@ class TrainConfig(Section):
     """Turns that were sampled more updates ago than this are refused, with the reason. After a refusal or a rollback, updates are
     counted along the lineage: back to the newest common ancestor, then forward from it."""
     longest_turn_tokens: int | None = Field(None, gt=0)
-    """A turn with more tokens, prompt and answer together, is never trained; the ledger has its length. Unset: turns are refused
-    only if they do not fit into the trainer's memory."""
+    """A turn with more tokens, prompt and answer together, is never trained; the ledger has its length. Unset: on a GPU and with
+    `train.device_memory_gb`, what fits alone by the estimate; elsewhere turns are refused only when memory runs out."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights."""
     gpus: GpuNumbers | None = None

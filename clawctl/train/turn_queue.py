@@ -56,7 +56,7 @@ class TurnQueue:
         of the weights that are trained. `given_back` are the turns of dead steps that may be trained again, and so may turns
         identical to them.
         """
-        self.run, self.config = run, config
+        self.run, self.config, self._longest_fitting = run, config, model.longest_tokens
         hint_place = partial(used_hint_place, run, config.hints.hint_place)
         self.admission = Admission(config, model.texts, trained_model, model.plain, model.images, run.images, hint_place)
         self.used, self.outcomes = TurnIds(used), Counter(used.values())
@@ -179,9 +179,7 @@ class TurnQueue:
             marks = marks_of(turn, sample.prompt_ids, sample.completion_ids)
             waiting = Waiting(sample, since, self.forming.unit_of(turn), turn.user, marks, turn.created_at)
             is_played = self.ratings.groups.is_played(turn.user, turn.group_id or "")
-            if (longest := self.config.longest_turn_tokens) is not None and sample.longest > longest:
-                self._to_skip.append((sample, f"too long: {sample.longest} tokens, and train.longest_turn_tokens is {longest}"))
-                raise TurnRefused("longer than train.longest_turn_tokens")
+            self._check_length(sample)
             if not is_played and self._is_copy(waiting):
                 self._to_skip.append((sample, IDENTICAL))
                 raise TurnRefused(IDENTICAL)
@@ -217,6 +215,16 @@ class TurnQueue:
             if earned.value:
                 self._changes.add(JudgedAnswer(turn.turn_id, turn.parent_turn_id, turn.user, turn.created_at, earned.value < 0))
             self._earlier_hints.add(turn, verdict)
+
+    def _check_length(self, sample: Sample) -> None:
+        """Raises TurnRefused for a turn that is longer than the recipe allows or, without a limit there, than what fits."""
+        allowed, fitting = self.config.longest_turn_tokens, self._longest_fitting
+        if allowed is not None and sample.longest > allowed:
+            self._to_skip.append((sample, f"too long: {sample.longest} tokens, and train.longest_turn_tokens is {allowed}"))
+            raise TurnRefused("longer than train.longest_turn_tokens")
+        if allowed is None and fitting is not None and sample.longest > fitting:
+            self._to_skip.append((sample, f"too long: {sample.longest} tokens, and the trainer's memory holds {fitting}"))
+            raise TurnRefused("longer than the trainer's memory holds")
 
     def _is_copy(self, turn: Waiting) -> bool:
         """Whether an identical turn waits or was trained."""

@@ -60,6 +60,7 @@ class Model:
     exact: bool  # float32 throughout: its logprobs differ from a float32 engine's by rounding only
     plain: bool = False  # it computes logprobs only at temperature 1 and over the whole vocabulary
     images: ImageReader | None = None  # reads images for the model; None: turns with images are refused
+    longest_tokens: int | None = None  # of a turn that fits into memory; None: not known
 
 
 class Snapshot(Protocol):

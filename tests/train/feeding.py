@@ -15,9 +15,12 @@ from clawctl.trainers import Model
 from tests.train.tiny import Sampler, texts_of
 
 
-def make_feed(run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, **config: Any) -> Feed:
+def make_feed(
+    run: RunDir, sampler: Sampler, used: dict[str, str] | None = None, longest_tokens: int | None = None, **config: Any
+) -> Feed:
     settings = TrainConfig.model_validate({"batch_turns": 4, "batch_wait_s": 60, "batch_min_turns": 2, **config})
-    return Feed(TurnQueue(run, settings, Model(texts_of(sampler), adapter=True, exact=True), used or {}))
+    model = Model(texts_of(sampler), adapter=True, exact=True, longest_tokens=longest_tokens)
+    return Feed(TurnQueue(run, settings, model, used or {}))
 
 
 def ids_of(batch: Any) -> list[str]:

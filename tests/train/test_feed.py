@@ -161,6 +161,21 @@ def test_a_turn_longer_than_the_recipe_allows_is_in_the_ledger_with_its_length(r
     assert reason == f"too long: {long} tokens, and train.longest_turn_tokens is {short}"
 
 
+@pytest.mark.parametrize("allowed", [None, 1000])
+def test_a_turn_that_does_not_fit_into_memory_is_refused_unless_the_recipe_allows_it(
+    run: RunDir, sampler: Sampler, allowed: int | None
+) -> None:
+    turns = [sampler.turn("long", tokens=9), sampler.turn("short", tokens=4)]
+    publish_shard(run, "a", [(turn, 1.0, None) for turn in turns])
+    long, short = (len(turn.prompt_ids or []) + len(turn.completion_ids or []) for turn in turns)
+    feed = make_feed(run, sampler, longest_tokens=short, batch_turns=1, longest_turn_tokens=allowed)
+    assert ids_of(feed.next_batch(0)) == (["short"] if allowed is None else ["long"])
+    if allowed is None:
+        assert feed_counts(run)["refused"] == {"longer than the trainer's memory holds": 1}
+        reason = read_sealed((run.ledger / "skipped-long.json").read_bytes())["reason"]
+        assert reason == f"too long: {long} tokens, and the trainer's memory holds {short}"
+
+
 def test_a_cut_tool_call_that_an_older_collect_published_is_refused(run: RunDir, sampler: Sampler) -> None:
     called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
     turns = [sampler.turn("cut", response=called), sampler.turn("whole", response=called, finish_reason="tool_calls")]

@@ -149,7 +149,7 @@ class LocalBackend:
         import torch
         from transformers.utils import logging as transformers_logging
 
-        from clawctl.trainers.local.estimate import check_memory
+        from clawctl.trainers.local.estimate import check_memory, longest_turn
         from clawctl.trainers.local.ranks import abort_on_lost_rank, join_ranks, leave_ranks
         from clawctl.trainers.local.trainer import LocalTrainer
 
@@ -165,7 +165,8 @@ class LocalBackend:
             if world > 1:
                 ranks.run_on_leader(check)
             ranks.run_on_leader(lambda: check_memory(recipe, ranks))
-            trainer = LocalTrainer(recipe, ranks, between_layers if ranks.is_leader else None)
+            longest_tokens = ranks.run_on_leader(lambda: longest_turn(recipe, ranks))
+            trainer = LocalTrainer(recipe, ranks, between_layers if ranks.is_leader else None, longest_tokens)
             if ranks.is_leader:
                 with trainer.as_leader():
                     yield trainer

@@ -2,6 +2,7 @@
 
 import logging
 import os
+from bisect import bisect_right
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -26,6 +27,8 @@ from clawctl.trainers.local.ranks import Ranks, is_sharded
 log = logging.getLogger("clawctl.train")
 
 REACHED = 0.4  # fraction of a GPU's peak that training reaches
+_MOST_TOKENS = 1 << 22  # of a turn
+_TOO_HIGH = 1.1  # what an estimate may be of the memory that is used: measured on cards, it was within a tenth
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,26 @@ def check_memory(recipe: Recipe, ranks: Ranks) -> None:
         )
     if result.fits is False:
         log.warning("training may run out of memory; these settings would fit: %s", "; ".join(result.advice) or "none are known")
+
+
+def longest_turn(recipe: Recipe, ranks: Ranks) -> int | None:
+    """How many tokens a turn may have to fit alone into the device's memory with all layers checkpointed, if the estimate is a
+    tenth too high. None: the memory is not certain, as on a CPU, or `ignore_estimate` is set.
+    """
+    config = recipe.train
+    memory = device_memory(config, ranks)
+    is_certain = ranks.device.type == "cuda" or config.local.device_memory_gb is not None
+    if memory is None or not is_certain or config.local.ignore_estimate:
+        return None
+    shape = shape_of(skeleton(recipe.model_path), config)
+
+    def bytes_of(tokens: int) -> int:
+        alone = config.changed(gradient_checkpointing=1.0, tokens_per_microbatch=tokens)
+        return _estimate(shape, alone, ranks).total
+
+    longest = bisect_right(range(1, _MOST_TOKENS), int(_TOO_HIGH * memory), key=bytes_of)
+    log.info("turns of more than %d tokens are refused, because they do not fit (train.longest_turn_tokens)", longest)
+    return longest
 
 
 def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:

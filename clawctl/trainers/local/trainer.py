@@ -80,8 +80,10 @@ class LocalSnapshot:
 class LocalTrainer:
     """A `Trainer`. With several ranks each method is called on rank 0 and runs on all."""
 
-    def __init__(self, recipe: Recipe, ranks: Ranks, between_layers: Callable[[], None] | None = None) -> None:
-        self.recipe, self.ranks, self._between_layers = recipe, ranks, between_layers
+    def __init__(
+        self, recipe: Recipe, ranks: Ranks, between_layers: Callable[[], None] | None = None, longest_tokens: int | None = None
+    ) -> None:
+        self.recipe, self.ranks, self._between_layers, self._longest_tokens = recipe, ranks, between_layers, longest_tokens
         self._training: Training | None = None
         self._version = 0  # of the weights
         self._fresh: dict[str, Tensor] | None = None  # the untrained adapter, unless `policies.per` is `shared`
@@ -100,7 +102,8 @@ class LocalTrainer:
         log.info("training %s from version %d with %s", self.recipe.model.path, version, config.method.kind)
         exact = policy.autocast is None and policy.publish_dtype == torch.float32
         texts = TokenizerTexts(policy.tokenizer, policy.vocabulary, policy.context)
-        return Model(texts, policy.adapter, exact, images=None if policy.images is None else policy.images.reader)
+        images = None if policy.images is None else policy.images.reader
+        return Model(texts, policy.adapter, exact, images=images, longest_tokens=self._longest_tokens)
 
     def train_half(self, half: int, shared: Path | None) -> None:
         self._on_all_ranks("_train_half", half, shared)

@@ -16,7 +16,7 @@ from clawctl.errors import ClawError
 from clawctl.launch.plan import plan_memory
 from clawctl.memory import box_of
 from clawctl.trainers.local.costs import Cost, Shape, Spread, estimate, seconds_a_microbatch, shape_of
-from clawctl.trainers.local.estimate import check_memory, forecast
+from clawctl.trainers.local.estimate import check_memory, forecast, longest_turn
 from clawctl.trainers.local.ranks import Ranks
 from tests import forked
 from tests.named_models import TEXT_MODEL
@@ -177,6 +177,21 @@ def test_every_advice_would_make_it_fit() -> None:
                 key.removeprefix("train."): value for part in advice.split(" with ") for key, value in yaml.safe_load(part).items()
             }
             assert forecast(on_card(**{**train, **changes}), ranks).fits, advice
+
+
+def test_the_longest_turn_is_the_one_that_would_just_fit_alone() -> None:
+    ranks = Ranks(0, 1, torch.device("cuda"))
+    settings: dict[str, Any] = {"lora": {"rank": 16}, "dtype": "bfloat16"}
+    longest = longest_turn(on_card(**settings), ranks)
+    assert longest is not None
+    alone, longer = (
+        forecast(on_card(**settings, gradient_checkpointing=True, tokens_per_microbatch=tokens), ranks)
+        for tokens in (longest, longest + 1)
+    )
+    assert alone.memory is not None
+    assert alone.estimate.total <= 1.1 * alone.memory < longer.estimate.total
+    assert longest_turn(on_card(**settings, ignore_estimate=True), ranks) is None
+    assert longest_turn(Recipe.model_validate({"train": settings}), Ranks(0, 1, torch.device("cpu"))) is None
 
 
 def test_a_model_of_which_nothing_is_known_is_a_problem_with_a_cure(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ class _Practising:
         """Whether a note is to be tried, practised or practised away. One that is too long for a prompt is not."""
         if note.kind != "wish" or len(note.text) > self._recipe.serve.notes_chars:
             return False
-        if not note.in_force:
+        if not note.in_force or _is_given_up(note):
             return note.steps > 0 and note.shown_state != "not understood"
         return (
             note.state == "new"
@@ -178,7 +178,10 @@ class _Practising:
 
     def _is_unmeasured(self, note: Note) -> bool:
         """Whether a note had its last step, and what it taught is not known: the server or the worker ended meanwhile."""
-        return note.state == "practised" and note.practise and note.steps >= self._config.steps and note.reason is None
+        return note.state == "practised" and note.practise and self._had_all_steps(note) and note.reason is None
+
+    def _had_all_steps(self, note: Note) -> bool:
+        return note.steps >= self._config.steps
 
     # ---- trying ----------------------------------------------------------------------------------------------------------
 
@@ -301,7 +304,7 @@ class _Practising:
             if note.state != "learned":
                 self._change(key, note, state="practised", steps=note.steps + 1)
         for note in notes:
-            if not note.in_force and note.steps:
+            if (not note.in_force or _is_given_up(note)) and note.steps:
                 is_expired = note.shown_state == "expired"  # it may hold again once its day is changed
                 self._change(key, note, steps=note.steps - 1, **({"state": "prompted", "learned": None} if is_expired else {}))
 
@@ -314,21 +317,40 @@ class _Practising:
         """Find out which notes need no reminder any more."""
         live = live_version(self._policy)
         for note in read_notes(self._run, key):
-            is_last = note.steps >= self._config.steps
+            is_last = self._had_all_steps(note)
             if note.state != "practised" or (note.steps % _MEASURE_EVERY and not is_last) or self._stop.is_set():
                 continue
             followed, elsewhere = self._followed(note, requests, place, live)
             if followed >= self._config.learned_at:  # a dozen answers are few, so it must also hold with as many others
                 followed = (followed + self._followed(note, requests, place, live, seed=1)[0]) / 2
-            log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
-            history = (*note.followed, (live or 0, round(followed, 3)))
-            if followed >= self._config.learned_at and elsewhere <= _LEAKS:
-                change = {"state": "learned", "learned": live, "policy": self._policy.policy, "followed": history, "reason": None}
-                self._change(key, note, **change)
-                log.info("%s: “%s” is learned: version %s needs no reminder", key, note.text, live)
-            else:
-                reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
-                self._change(key, note, followed=history, reason=reason)
+            self._conclude(key, note, place, live, followed, elsewhere)
+
+    def _conclude(self, key: str, note: Note, place: HintPlace, live: int | None, followed: float, elsewhere: float) -> None:
+        """Record how far the live version follows a note where it applies and `elsewhere`, and what follows from that."""
+        log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
+        history = (*note.followed, (live or 0, round(followed, 3)))
+        is_last = self._had_all_steps(note)
+        is_learned = followed >= self._config.learned_at and elsewhere <= _LEAKS
+        if (is_learned or is_last) and (harm := self._harm(note, place, live)) is not None:
+            self._change(key, note, state="prompted", practise=False, followed=history, reason=harm)
+            log.warning("%s: “%s” stays in the prompt, and is practised away: %s", key, note.text, harm)
+        elif is_learned:
+            change = {"state": "learned", "learned": live, "policy": self._policy.policy, "followed": history, "reason": None}
+            self._change(key, note, **change)
+            log.info("%s: “%s” is learned: version %s needs no reminder", key, note.text, live)
+        else:
+            reason = f"it still needs its reminder after {note.steps} steps" if is_last else None
+            self._change(key, note, followed=history, reason=reason)
+
+    def _harm(self, note: Note, place: HintPlace, version: int | None) -> str | None:
+        """The right answers that practice has cost; None if it has cost none. A note that costs some when it is told is practised
+        only if its person wants that all the same.
+        """
+        without, now = self._untold(place), answered(own_endpoint(self._policy, self._recipe, version), None, place)
+        if not is_costly(without, now) or is_costly(without, answered(base_of(self._find()), note.text, place)):
+            return None
+        reason = f"after {note.steps} steps the model answers {sum(now)} of {len(now)} short questions right, and "
+        return f"{reason}{sum(without)} before; `practise: true` practises it all the same"
 
     def _followed(
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0
@@ -363,3 +385,8 @@ class _Practising:
         if line not in self._logged:
             self._logged.add(line)
             log.info("%s", line)
+
+
+def _is_given_up(note: Note) -> bool:
+    """Whether a note stays in the prompt because of what it costs; steps that it had are practised away."""
+    return note.state == "prompted" and not note.practise

@@ -119,6 +119,7 @@ def test_measuring_is_not_captured_and_reads_no_notes(server: Server) -> None:
         ({"state": "practised", "steps": 4}, True),  # its last step has not been measured
         ({"state": "practised", "steps": 4, "practise": False}, False),
         ({"state": "prompted", "practise": False}, False),
+        ({"state": "prompted", "practise": False, "steps": 2}, True),  # it cost right answers, so it is practised away
         ({"state": "learned", "steps": 3}, False),
         ({"state": "not understood"}, False),
         ({"state": "retracted"}, False),
@@ -159,6 +160,35 @@ def test_a_note_that_costs_right_answers_stays_in_the_prompt_and_says_why(run: R
     assert (tried.state, tried.practise) == ("prompted", not is_costly)
     assert ("0 of 24 short questions right, and 24 without" in (tried.reason or "")) is is_costly
     assert practising._is_due(tried) is not is_costly
+
+
+@pytest.mark.parametrize(
+    ("knows", "told_knows", "state", "practise"),
+    [(24, 24, "learned", True), (4, 24, "prompted", False), (4, 4, "learned", True)],  # the last: its person wants it anyway
+)
+def test_a_note_whose_practice_cost_right_answers_is_not_learned_and_is_practised_away(
+    run: RunDir, knows: int, told_knows: int, state: str, practise: bool
+) -> None:
+    questions = short_questions()
+    number = {row["question"]: at for at, row in enumerate(questions)}
+
+    def answer(body: dict[str, Any]) -> str:
+        text = body["messages"][-1]["content"]
+        question = text.removesuffix(f" {NOTE}")
+        known = knows if body["model"].endswith("@3") else told_knows if text != question else 24
+        return questions[number[question]]["answers"][0] if number[question] < known else "no idea"
+
+    with answering(answer) as server:
+        announce(run, server.url)
+        write_note(run, "default", Note("a", NOTE, state="practised", steps=4))
+        practising = worker(run, steps=8, learned_at=0.5)
+        practising._conclude("default", find_note(run, "default", "a"), "line", 3, 0.9, 0.0)
+    note = find_note(run, "default", "a")
+    assert (note.state, note.practise, note.steps) == (state, practise, 4)
+    assert ("after 4 steps the model answers 4 of 24 short questions right, and 24 before" in (note.reason or "")) is not practise
+    assert practising._is_due(note) is not practise
+    practising._count_step("default", [note], [])
+    assert find_note(run, "default", "a").steps == (4 if practise else 3)
 
 
 @pytest.mark.parametrize(

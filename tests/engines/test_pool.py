@@ -1,5 +1,6 @@
 """A pool of servers: each answer comes from a member that has its version, and none is refused while a member lives."""
 
+import secrets
 import threading
 import time
 import urllib.request
@@ -84,7 +85,7 @@ def server_of(text: str) -> int:
 
 
 class Load:
-    """Clients that ask without a pause, each in a session of its own, half of them for a stream."""
+    """Clients that ask without a pause, each request in a session of its own, half of them for a stream."""
 
     def __init__(self, pool: Server, clients: int = 6) -> None:
         self.pool, self.answers, self.broken, self.refused = pool, 0, 0, list[str]()
@@ -93,10 +94,10 @@ class Load:
 
     def _ask(self, client: int) -> None:
         body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": client % 2 == 0}
-        headers = {"authorization": "Bearer key", "x-session-id": f"session-{client}"}
-        with httpx.Client(headers=headers, timeout=120) as http:
+        with httpx.Client(headers={"authorization": "Bearer key"}, timeout=120) as http:
             while not self._end.is_set():
-                answer = http.post(f"{self.pool.url}/chat/completions", json=body)
+                session = {"x-session-id": secrets.token_hex(8)}  # few sessions might all be at home at the same member
+                answer = http.post(f"{self.pool.url}/chat/completions", json=body, headers=session)
                 if answer.status_code != 200:
                     self.refused.append(answer.text)
                 elif body["stream"] and "[DONE]" not in answer.text:

@@ -9,6 +9,7 @@ indices and numbers without dimensions from the CPU.
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -128,7 +129,7 @@ def on_card(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _on_card(function: Callable[..., T], *arguments: Any) -> T:
-    attention._compiled = dense_attention
+    attention._compiled = cache(lambda: dense_attention)
     with _pretended_card() as card:
         return function(card, *arguments)
 

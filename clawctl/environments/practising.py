@@ -350,7 +350,7 @@ class _Practising:
         if not is_costly(without, now) or is_costly(without, answered(base_of(self._find()), note.text, place)):
             return None
         reason = f"after {note.steps} steps the model answers {sum(now)} of {len(now)} short questions right, and "
-        return f"{reason}{sum(without)} before; `practise: true` practises it all the same"
+        return f"{reason}{sum(without)} before; `practise: true` tries it again"
 
     def _followed(
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0

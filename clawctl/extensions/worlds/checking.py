@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from hashlib import sha256
@@ -43,9 +44,9 @@ class Findings:
     async def of(self, key: str, check: Callable[[], Awaitable[CheckedTask]]) -> CheckedTask | None:
         """What was found about the task of this key. None if the machine has no sandbox; then the next call checks again."""
         key = sha256(key.encode()).hexdigest()[:16]
-        file = None if self.folder is None else self.folder / f"{key}.json"
-        if key not in self._found and file is not None and file.is_file():
-            self._found[key] = CheckedTask(**json.loads(file.read_bytes()))
+        if key not in self._found and self.folder is not None:
+            with suppress(OSError, ValueError, TypeError):  # missing, or damaged: it is checked again
+                self._found[key] = CheckedTask(**json.loads((self.folder / f"{key}.json").read_bytes()))
         if key not in self._found:
             if key not in self._checking:
                 self._checking[key] = asyncio.create_task(self._check(key, check))

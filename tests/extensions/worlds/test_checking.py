@@ -123,6 +123,13 @@ def test_a_task_is_checked_once_in_a_run_and_again_where_the_sandbox_failed(tmp_
     assert asyncio.run(several(first)) == [None, None, None]
     assert [asyncio.run(several(findings)) for findings in (first, first, later)] == [[found, found, found]] * 3
     assert len(checks) == 2
+    (file,) = first.folder.iterdir()
+    for content in (b'{"name": "ta', b"[]", b'{"other": 1}'):
+        file.write_bytes(content)
+        damaged = Findings()
+        damaged.folder = first.folder
+        assert asyncio.run(several(damaged)) == [found, found, found]
+    assert len(checks) == 5
 
 
 @needs_sandbox

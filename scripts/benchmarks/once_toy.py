@@ -1,0 +1,249 @@
+"""The same wishes in a world whose every answer a rule can score: word problems, and a model of 5 million weights.
+
+    python -m scripts.benchmarks.once_toy [--case told-once] [--axes emoji,units] [--seeds 3] [--json FILE]
+
+  told-once, few   a person for each axis, all with keys and policies of their own at one server, asks 12 (3) problems and says a
+                   wish once, in a sentence of `scripts/wishes/words`; eight steps of practice each
+  three-notes      people with three wishes at once, 16 steps
+  retracted        the wishes of told-once are taken back and practised away
+  people           eight people; four pairs want opposite values of an axis
+
+`next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
+compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of. The training
+section is that of recipes/smollm2.yaml, without its guidance: this model follows what it is told.
+"""
+
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import yaml
+
+from clawctl.run.hint_places import with_hint
+from clawctl.run.keys import add_key
+from clawctl.run.notes import Note, change_note, read_notes
+from clawctl.run.policies import begin_policy, ensure_base_policy
+from clawctl.run.rows import HintPlace, Message
+from scripts.benchmarks.circle import ROOT, wait_until
+from scripts.benchmarks.once import is_over, posts
+from scripts.benchmarks.real_circle import RECIPE, Circle, running
+from scripts.benchmarks.table import Row, make_parser, report
+from scripts.wishes.axes import AXES, USUAL, is_correct, measure
+from scripts.wishes.people import unmet
+from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.wording import Wants, hint
+
+MODEL = ROOT / "scripts/benchmarks/models/wishes"
+PLACE: HintPlace = "block"  # the model has read hints there
+NEW, MAX_TOKENS, LONGEST_S = 48, 96, 3600.0
+CASES = ("told-once", "few", "three-notes", "people")
+THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    name: str
+    wants: Wants
+    key: str
+
+    @property
+    def wishes(self) -> list[str]:
+        """Each in a sentence that the model's training may never have seen."""
+        return [hint({axis: value}, Random(f"{self.name} {axis}"), "all") for axis, value in self.wants.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Of one version to the problems that measure."""
+
+    met: float  # share that meets all of the person's wishes
+    correct: float
+    shares: Mapping[str, Mapping[str, float]]  # of the values of each axis
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--case", default=",".join(CASES), help="cases to run; retracted belongs to told-once")
+    parser.add_argument("--axes", default=",".join(AXES), help="axes of told-once and few")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each")
+    options = parser.parse_args()
+    cases = ["told-once"] if options.quick else options.case.split(",")
+    axes = ["emoji"] if options.quick else options.axes.split(",")
+    rows: dict[tuple[str, str], list[Row]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in range(1 if options.quick else options.seeds):
+            for case in set(cases) - {"retracted"}:
+                steps = 2 if options.quick else 16 if case == "three-notes" else 8
+                people = people_of(case, axes, seed)
+                for row in run(case, people, Path(folder) / f"{case}-{seed}", steps, seed, "retracted" in cases):
+                    rows.setdefault((row.case, row.metric), []).append(row)
+    report(
+        "once",
+        [Row(*name, statistics.fmean(row.value or 0 for row in same), same[0].unit) for name, same in rows.items()],
+        options.json,
+    )
+
+
+def people_of(case: str, axes: Sequence[str], seed: int) -> dict[str, Wants]:
+    """The names of the people and what each wants: a value that is rare, or its opposite."""
+    rng = Random(f"{case} {seed}")
+    rare = {axis: rng.choice([value for value in AXES[axis] if value != USUAL[axis]]) for axis in AXES}
+    if case == "three-notes":
+        return {f"three{number}": {axis: rare[axis] for axis in some} for number, some in enumerate(THREE)}
+    if case == "people":
+        four = rng.sample([axis for axis in AXES if len(AXES[axis]) > 2 or AXES[axis][USUAL[axis]] < 0.95], 4)
+        pairs = [(axis, value) for axis in four for value in (rare[axis], USUAL[axis])]
+        return {f"{axis}{number}": {axis: value} for number, (axis, value) in enumerate(pairs)}
+    return {axis: {axis: rare[axis]} for axis in axes}
+
+
+def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int, is_retracted: bool) -> list[Row]:
+    """All people of a case at one server, until each of their notes has had its steps."""
+    with running(root, write_recipe(root.with_suffix(".yaml"), len(wants), steps, seed)):
+        circle = Circle(root)
+        ensure_base_policy(circle.run, circle.recipe.model.path)
+        people = [Person(name, each, add_key(circle.run, name, begin_policy(circle.run, name))) for name, each in wants.items()]
+        usual = measured(circle, {}, base(circle), [talk(problem) for problem in problems(seed)], seed)
+        for number, person in enumerate(people):
+            ask_and_wish(circle, person, make_problems(3 if case == "few" else 12, 100 * seed + number))
+        began = time.monotonic()
+        told = [measured(circle, p.wants, base(circle), [talk(x, p.wishes) for x in problems(seed)], seed) for p in people]
+        noted = [measured(circle, p.wants, circle.quiet("on", p.key), [talk(x) for x in problems(seed)], seed) for p in people]
+        wait_until(partial(are_over, circle, people, steps), LONGEST_S, f"{case}: practice did not end")
+        practised_s = time.monotonic() - began
+        after = [measured(circle, p.wants, circle.quiet("off", p.key), [talk(x) for x in problems(seed)], seed) for p in people]
+        rows = rows_of(f"toy {case}", people, (usual, told, noted, after))
+        rows.append(Row(f"toy {case}", "practice_s", practised_s, "s"))
+        for person, now, then in zip(people, after, told, strict=True):
+            note = notes_of(circle, person)[0]
+            print(f"{case} {person.name} {person.wants} {person.wishes} {note.state} {note.steps} {note.followed} {note.reason}")
+            print(f"  told {then.met:.2f} {then.correct:.2f}, now {now.met:.2f} {now.correct:.2f}", flush=True)
+        if is_retracted and case == "told-once":
+            for person in people:
+                for note in notes_of(circle, person):
+                    circle.post(f"/notes/{note.id}", None, {"authorization": f"Bearer {person.key}"})
+            wait_until(lambda: not any(n.steps for p in people for n in notes_of(circle, p)), LONGEST_S, "not practised away")
+            last = [measured(circle, p.wants, circle.quiet("off", p.key), [talk(x) for x in problems(seed)], seed) for p in people]
+            changes = [now.met - share_met(usual, p.wants) for now, p in zip(last, people, strict=True)]
+            rows.append(Row("toy retracted", "above_start", statistics.fmean(changes), "share"))
+            rows.append(Row("toy retracted", "above_start_worst", max(changes), "share"))
+        return rows
+
+
+def rows_of(
+    case: str, people: Sequence[Person], answers: tuple[Answers, Sequence[Answers], Sequence[Answers], Sequence[Answers]]
+) -> list[Row]:
+    usual, told, noted, after = answers
+    costs = [then.correct - usual.correct for then in told]
+    changes = [now.correct - then.correct for now, then in zip(after, told, strict=True)]
+    effects = [side_effect(usual, now, person.wants) for now, person in zip(after, people, strict=True)]
+    known = [index for index, then in enumerate(told) if then.met >= 0.5]  # wishes that version 0 follows
+    rows = [
+        Row(case, "people", len(people), "people"),
+        Row(case, "understood", len(known), f"of {len(people)} wishes"),
+        Row(case, "untrained", statistics.fmean(share_met(usual, person.wants) for person in people), "share"),
+        Row(case, "told", statistics.fmean(then.met for then in told), "share"),
+        Row(case, "next_answer", statistics.fmean(now.met for now in noted), "share"),
+        Row(case, "weights_only", statistics.fmean(now.met for now in after), "share"),
+        Row(case, "weights_only_worst", min((after[index].met for index in known), default=None), "share"),
+        Row(case, "side_effect", statistics.fmean(effects), "share"),
+        Row(case, "correctness_told_change", statistics.fmean(costs), "share"),
+        Row(case, "correctness_change", statistics.fmean(changes), "share"),
+    ]  # fmt: skip
+    return rows
+
+
+def write_recipe(path: Path, people: int, steps: int, seed: int) -> Path:
+    sections: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
+    sections["model"]["path"] = str(MODEL)
+    sections["serve"] |= {"port": 0, "temperature": 1.0, "threads": 1}
+    sections["train"] |= {"guidance": 1.0, "hint_place": PLACE, "seed": seed, "when": "always"}
+    sections["policies"] = {"per": "key", "loaded": people}
+    sections["practice"] |= {"idle_s": 0.5, "steps": steps, "max_tokens": MAX_TOKENS, "learned_at": 1.0}
+    path.write_text(yaml.safe_dump(sections, sort_keys=False))
+    return path
+
+
+def ask_and_wish(circle: Circle, person: Person, asked: Sequence[WordProblem]) -> None:
+    headers = {"authorization": f"Bearer {person.key}"}
+    for wish in person.wishes:
+        wait_until(partial(posts, circle, headers, wish), 30, "the key is not accepted")
+    own = {**headers, "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
+
+    def ask(problem: WordProblem) -> None:
+        body = {"model": circle.server.model, "messages": talk(problem), "max_tokens": MAX_TOKENS}
+        circle.post("/chat/completions", body, {**own, "X-Session-Id": f"{person.name}-{problem.task_id}"})
+
+    with ThreadPoolExecutor(12) as threads:
+        list(threads.map(ask, asked))
+
+
+def problems(seed: int) -> list[WordProblem]:
+    return make_problems(NEW, seed, "eval")
+
+
+def talk(problem: WordProblem, wishes: Sequence[str] = ()) -> list[Any]:
+    messages: list[Any] = [{"role": "user", "content": problem.text}]
+    return with_hint(messages, "\n".join(wishes), PLACE) if wishes else messages
+
+
+def base(circle: Circle) -> Any:
+    return circle.endpoint(0)
+
+
+def measured(circle: Circle, wants: Wants, endpoint: Any, conversations: Sequence[list[Any]], seed: int) -> Answers:
+    given = circle.answers_at(endpoint, conversations, MAX_TOKENS, seed)
+    seen: dict[str, Counter[str]] = {axis: Counter() for axis in AXES}
+    for answer in given:
+        for axis, value in measure(answer).items():
+            seen[axis][value or "unreadable"] += 1
+    return Answers(
+        sum(not unmet(wants, answer) for answer in given) / len(given),
+        sum(is_correct(problem, answer) for problem, answer in zip(problems(seed), given, strict=True)) / len(given),
+        {axis: {value: n / len(given) for value, n in counts.items()} for axis, counts in seen.items()},
+    )
+
+
+def share_met(usual: Answers, wants: Wants) -> float:
+    """Of answers without wishes: the product over the axes, which are independent."""
+    share = 1.0
+    for axis, value in wants.items():
+        share *= usual.shares[axis].get(value, 0.0)
+    return share
+
+
+def side_effect(before: Answers, now: Answers, spoken_of: Wants) -> float:
+    """The mean total variation distance of the axes that nobody spoke of."""
+    others = [axis for axis in AXES if axis not in spoken_of]
+    return statistics.fmean(
+        sum(
+            abs(before.shares[axis].get(value, 0) - now.shares[axis].get(value, 0))
+            for value in {*before.shares[axis], *now.shares[axis]}
+        )
+        / 2
+        for axis in others
+    )
+
+
+def notes_of(circle: Circle, person: Person) -> list[Note]:
+    return read_notes(circle.run, person.name)
+
+
+def are_over(circle: Circle, people: Sequence[Person], steps: int) -> bool:
+    for person in people:
+        for note in notes_of(circle, person):
+            if not note.practise:  # being told costs right answers; these people want it all the same
+                change_note(circle.run, person.name, note.id, practise=True)
+    return all(is_over(note, steps) for person in people for note in notes_of(circle, person))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,7 +6,6 @@
                    wish once, in a sentence of `scripts/wishes/words`; eight steps of practice each
   three-notes      people with three wishes at once, 16 steps
   retracted        the wishes of told-once are taken back and practised away
-  people           eight people; four pairs want opposite values of an axis
 
 `next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
 compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of. The training
@@ -31,7 +30,7 @@ from clawctl.run.hint_places import with_hint
 from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, change_note, read_notes
 from clawctl.run.policies import begin_policy, ensure_base_policy
-from clawctl.run.rows import HintPlace, Message
+from clawctl.run.rows import HintPlace
 from scripts.benchmarks.circle import ROOT, wait_until
 from scripts.benchmarks.once import is_over, posts
 from scripts.benchmarks.real_circle import RECIPE, Circle, running
@@ -44,7 +43,7 @@ from scripts.wishes.wording import Wants, hint
 MODEL = ROOT / "scripts/benchmarks/models/wishes"
 PLACE: HintPlace = "block"  # the model has read hints there
 NEW, MAX_TOKENS, LONGEST_S = 48, 96, 3600.0
-CASES = ("told-once", "few", "three-notes", "people")
+CASES = ("told-once", "few", "three-notes")
 THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
 
 
@@ -93,15 +92,11 @@ def main() -> None:
 
 
 def people_of(case: str, axes: Sequence[str], seed: int) -> dict[str, Wants]:
-    """The names of the people and what each wants: a value that is rare, or its opposite."""
+    """The names of the people and what each wants: values that are rare."""
     rng = Random(f"{case} {seed}")
     rare = {axis: rng.choice([value for value in AXES[axis] if value != USUAL[axis]]) for axis in AXES}
     if case == "three-notes":
         return {f"three{number}": {axis: rare[axis] for axis in some} for number, some in enumerate(THREE)}
-    if case == "people":
-        four = rng.sample([axis for axis in AXES if len(AXES[axis]) > 2 or AXES[axis][USUAL[axis]] < 0.95], 4)
-        pairs = [(axis, value) for axis in four for value in (rare[axis], USUAL[axis])]
-        return {f"{axis}{number}": {axis: value} for number, (axis, value) in enumerate(pairs)}
     return {axis: {axis: rare[axis]} for axis in axes}
 
 

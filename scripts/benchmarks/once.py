@@ -10,7 +10,7 @@
   judge, reply, both NAME   without notes and practice: everyday requests, each followed by the wish in the person's next message
                    (`reply`), as the comment of a rating (`judge`), or as both; `train.hint` has that name, for --steps steps.
                    `teacher` is version 0 with the teacher's prompts
-  kinds            what a judge makes of 127 replies (`once_kinds`); it needs --endpoint and --model
+  kinds            what a judge makes of people's replies (`once_kinds`): a recorded one, or that at --endpoint with --model
 
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
 requests, wishes and scorers are those of `scripts/bench real`. `--quick` makes two steps of one wish.
@@ -32,7 +32,7 @@ from clawctl.run.notes import Note, read_notes
 from clawctl.run.policies import live_version
 from clawctl.run.rows import Message
 from scripts.benchmarks.circle import wait_until
-from scripts.benchmarks.once_kinds import kinds
+from scripts.benchmarks.once_kinds import STRANGERS, kinds, recorded
 from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, rate, running, talk, write_recipe
 from scripts.benchmarks.real_scorers import meets, unreadable
 from scripts.benchmarks.table import Row, make_parser, report
@@ -75,9 +75,8 @@ def main() -> None:
             if "control" in cases:
                 rows += once("control", ["nothing"], root, 4, seed, 12)
         if "kinds" in cases:
-            if options.endpoint is None:
-                raise SystemExit("a capable judge cannot run here: name one with --endpoint and --model")
-            rows += kinds(Path(folder), {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key})
+            settings = {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key}
+            rows += recorded(Path(folder), STRANGERS) if options.endpoint is None else kinds(Path(folder), settings)
     report("once", _means(rows), options.json)
 
 

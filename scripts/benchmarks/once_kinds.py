@@ -1,28 +1,36 @@
 """A part of `scripts/bench once`: whether a judge finds out what a reply means for later requests.
 
-    scripts/bench once_kinds --endpoint http://127.0.0.1:8000/v1 --model NAME [--api-key KEY]
+    scripts/bench once_kinds [--endpoint http://127.0.0.1:8000/v1 --model NAME [--api-key KEY]]
 
-The sentences of `once_kinds.jsonl` are replies to answers, each by a key of its own. They go through the judge stage, and the notes
-of the keys then show what it made of them. A capable judge does not run on two cores, so there is no figure without an endpoint.
-The author of the sentences knew the rules, so the figures are not independent. --strangers takes 170 replies by an author who had
-not read them (`once_kinds_strangers.jsonl`), with the recorded answers of a large model that was shown the judge's prompts and
-nothing else. A test replays them through the stage.
+The replies go through the judge stage, each by a key of its own, and the notes of the keys then show what it made of them. Without
+an endpoint, a server replays what a large model answered to the judge's prompts for the 400 replies in
+`once_kinds_strangers.jsonl`. It was shown the prompts alone, one at a time. Two authors who had not read the rules wrote the
+replies, in the voices of 29 people. With an endpoint, its judge reads the 127 replies of `once_kinds.jsonl`, whose author knew the
+rules, or with --strangers the 400.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from clawctl.config import Recipe
+from clawctl.engines.vllm.child import free_port
 from clawctl.judge.worker import judge
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.fitness import read_fitness
 from clawctl.run.notes import add_note, read_notes
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_verdicts, write_turns
+from scripts.asgi import serving
 from scripts.benchmarks.table import Row, make_parser, report
 
 
@@ -42,12 +50,38 @@ def main() -> None:
     parser.add_argument("--api-key", default="none", help="key of the endpoint")
     parser.add_argument("--strangers", action="store_true", help="the replies of an author who had not read the rules")
     options = parser.parse_args()
-    if options.endpoint is None:
-        raise SystemExit("a capable judge cannot run here: name one with --endpoint and --model")
-    sentences = STRANGERS if options.strangers else SENTENCES
+    some = slice(None, None, 8 if options.quick else 1)
     settings = {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key}
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
-        report("once_kinds", kinds(Path(folder), settings, sentences[:: 8 if options.quick else 1]), options.json)
+        if options.endpoint is None:
+            rows = recorded(Path(folder), STRANGERS[some])
+        else:
+            rows = kinds(Path(folder), settings, (STRANGERS if options.strangers else SENTENCES)[some])
+        report("once", rows, options.json)
+
+
+def recorded(root: Path, sentences: Sequence[dict[str, Any]]) -> list[Row]:
+    """The rows of the recorded judge."""
+
+    async def answer(request: Request) -> JSONResponse:
+        text = (await request.json())["messages"][1]["content"]
+        said = _recorded_answer(text, sentences)
+        return JSONResponse({"choices": [{"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}]})
+
+    port = free_port()
+    with serving(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])]), port):
+        settings = {"endpoint": f"http://127.0.0.1:{port}/v1", "model": "recorded", "api_key": "none", "fitness": "skip"}
+        return [replace(row, case="kinds, recorded") for row in kinds(root, settings, sentences)]
+
+
+def _recorded_answer(prompt: str, sentences: Sequence[dict[str, Any]]) -> str:
+    """What was answered to a prompt: a score with a hint, or what the reply means if the person's notes are among the blocks."""
+    blocks = dict(part.split(">\n", 1) for part in prompt.split(f"<{prompt[1:7]} ") if ">\n" in part)
+    reply = blocks.get("reply", blocks.get("came back from user", "")).strip()
+    given = next(line["recorded"] for line in sentences if reply in line["said"] and line["request"] == blocks["request"].strip())
+    if "notes" in blocks:
+        return json.dumps({name: given[name] for name in ("quote", "kind", "sentence", "when", "words", "number")})
+    return f"\\boxed{{{given['score']}}} [HINT_START]{given['hint']}[HINT_END]"
 
 
 def kinds(root: Path, settings: dict[str, Any], sentences: Sequence[dict[str, Any]] = SENTENCES) -> list[Row]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.benchmarks.once_kinds import SENTENCES, STRANGERS, kinds
+from scripts.benchmarks.once_kinds import SENTENCES, STRANGERS, kinds, recorded
 from tests.judge.scripted_judge import ScriptedJudge
 
 KINDS = {"standing", "condition", "fact", "correction", "once", "retraction", "none"}
@@ -68,17 +68,14 @@ def test_the_sentences_have_all_kinds_and_many_voices() -> None:
 
 
 def test_the_recorded_answers_of_a_capable_judge_on_the_sentences_of_strangers_pass_the_rules(tmp_path: Path) -> None:
-    """170 replies by an author who had not read the rules. The judge saw its prompts alone, and nothing else of the project."""
+    """400 replies by authors who had not read the rules. The judge saw its prompts alone, and nothing else of the project.
 
-    def vote(sentence: dict) -> str:
-        recorded = sentence["recorded"]
-        return f"\\boxed{{{recorded['score']}}} [HINT_START]{recorded['hint']}[HINT_END]"
-
-    def kind_of(sentence: dict) -> dict:
-        return {name: sentence["recorded"][name] for name in ("quote", "kind", "sentence", "when", "words", "number")}
-
-    measured = figures(tmp_path, kind_of, STRANGERS, vote)
+    Five wishes and facts are lost: four facts told in passing with praise, for which the judge had no hint, and a condition that
+    begins like the head of a mail ("LinkedIn: no hashtags").
+    """
+    measured = {row.metric: row.value for row in recorded(tmp_path, STRANGERS)}
     assert measured == {
-        "standing_found": 1.0, "condition_found": 1.0, "fact_found": 1.0, "retraction_found": 1.0, "taken_for_standing": 0.0,
-        "injected": None, "wrong_note_ended": 0.0, "turns_with_hint": pytest.approx(0.859, abs=1e-3),
+        "standing_found": 1.0, "condition_found": pytest.approx(49 / 50), "fact_found": pytest.approx(41 / 45),
+        "retraction_found": 1.0, "taken_for_standing": 0.0, "injected": None, "wrong_note_ended": 0.0,
+        "turns_with_hint": 0.875,
     }  # fmt: skip

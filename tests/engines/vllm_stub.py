@@ -57,8 +57,12 @@ class _Handler(BaseHTTPRequestHandler):
     number = 0
     adapters: ClassVar[dict[str, str]] = {}
     state: ClassVar[dict[str, Any]] = {"load_s": 0.0, "refuses": False, "score": -1.0, "token_s": 0.002, "answered": 0, "absent": 0}
+    weights: ClassVar[str] = "default"  # their version
 
     def do_GET(self) -> None:
+        if self.path == "/weight_info":
+            self._answer({"weight_version": self.weights})
+            return
         names = ["base", *self.adapters]
         self._answer({"object": "list", "data": [{"id": name, "object": "model", "max_model_len": 4096} for name in names]})
 
@@ -67,6 +71,8 @@ class _Handler(BaseHTTPRequestHandler):
         calls = {
             "/state": self._state, "/v1/load_lora_adapter": self._load, "/v1/unload_lora_adapter": self._unload,
             "/v1/completions": self._score, "/v1/chat/completions": self._chat, "/tokenize": lambda body: {"count": 3},
+            "/pause?mode=keep": lambda body: {}, "/collective_rpc": lambda body: {}, "/resume": lambda body: {},
+            "/update_weight_version": self._weigh,
         }  # fmt: skip
         if (call := calls.get(self.path)) is None:
             self._answer({}, 404)
@@ -91,12 +97,16 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.adapters.pop(body["lora_name"], None)
         return {"unloaded": True} if folder else {"error": {"message": "it is not loaded"}}
 
+    def _weigh(self, body: dict[str, Any]) -> dict[str, Any]:
+        type(self).weights = body.get("new_version", self.weights)
+        return {}
+
     def _score(self, body: dict[str, Any]) -> dict[str, Any]:
         top = {f"token_id:{token}": self.state["score"] for token in body["logprob_token_ids"]}
         return {"choices": [{"index": i, "logprobs": {"top_logprobs": [top]}} for i in range(len(body["prompt"]))]}
 
     def _chat(self, body: dict[str, Any]) -> dict[str, Any] | None:
-        version = int(body["model"].partition("@")[2] or 0)
+        version = int(body["model"].partition("@")[2] or self.weights.replace("default", "0"))
         entries = [
             {"token": "a", "logprob": logprob, "top_logprobs": [{"token": "a", "logprob": logprob}]}
             for logprob in (logprob / body["temperature"] for logprob in logprobs(version))

@@ -23,6 +23,7 @@ from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, p
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
 from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
+from clawctl.engines.upstream.restarts import RestartWatch
 from clawctl.engines.upstream.sglang import SglangControl
 from clawctl.engines.upstream.splicer import Splicer
 from clawctl.engines.upstream.targets import Target, Targets
@@ -102,6 +103,7 @@ class Upstream:
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
         self._control_texts = texts_of_engine(recipe.model_path)
         self._targets = Targets(run, recipe, self._control)
+        self._watch = RestartWatch(plain, self._control, self._targets)
         self._slots = {int: PinnedSlots(recipe.serve.pinned_versions), PolicyId: PinnedSlots(recipe.policies.loaded)}
         self._up, self._halt = asyncio.Event(), Halt()
 
@@ -332,8 +334,11 @@ class Upstream:
             await self._client.close()
 
     async def _run(self, up: Callable[[], None]) -> None:
-        await self._wait_and_probe(up)
-        await asyncio.Event().wait()
+        while True:
+            await self._wait_and_probe(up)
+            lost = await self._watch.restarted()
+            self._up.clear()  # requests wait until LIVE is loaded again
+            _log.warning("%s has restarted and lost %s", self._url, lost)
 
     async def _wait_and_probe(self, up: Callable[[], None], process: asyncio.subprocess.Process | None = None) -> None:
         """Wait for the server, find its features, catch up with LIVE, and accept requests."""

@@ -7,24 +7,20 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-import orjson
-
 from clawctl.config import Recipe
 from clawctl.engines import CannotFollow, Capabilities, EngineFailure, Reply, Unanswered
 from clawctl.engines.requests import Refusal, Shown
 from clawctl.engines.upstream.engine import Upstream, UpstreamServer
 from clawctl.engines.upstream.probe import ProbeResult
-from clawctl.http_client import RequestFailed
+from clawctl.engines.upstream.restarts import LOOK_S
 from clawctl.run.directory import RunDir
 from clawctl.run.policies import Version
 
 _log = logging.getLogger("clawctl.serve")
-_MODELS = "/v1/models"
-_LOOK_S, _TIMEOUT_S = 1.0, 10.0
 
 
 class Member(Upstream):
-    """It holds the base model and adapters. Full weights would be lost unseen when it restarts."""
+    """It holds the base model and adapters. All members cannot replace full weights at one moment."""
 
     def __init__(self, run: RunDir, recipe: Recipe, server: UpstreamServer, tokenizer: Any, changed: Callable[[], None]) -> None:
         super().__init__(run, recipe, server, tokenizer)
@@ -82,25 +78,15 @@ class Member(Upstream):
         while True:
             adapters = self._targets.adapters
             self._suspected.clear()
-            listed, silent = await self._listed()
+            listed, silent = await self._watch.listed()
             if listed is not None:
                 self._targets.lose({version: target for version, target in adapters.items() if target.name not in listed})
             if not self._suspected.is_set():  # otherwise a request has failed since this look began
                 self._silent = silent
             self._changed()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(LOOK_S):
                     await self._suspected.wait()
-
-    async def _listed(self) -> tuple[set[str] | None, str | None]:
-        """The names of its models, or why it does not list them."""
-        try:
-            answer = await self._client.request(_MODELS, b"", _TIMEOUT_S, "GET")
-            if answer.status != 200:
-                return None, f"{_MODELS} answers {answer.status}"
-            return {model["id"] for model in orjson.loads(answer.body)["data"]}, None
-        except (RequestFailed, ValueError, KeyError, TypeError) as error:
-            return None, f"{_MODELS} cannot be read: {error}"
 
     def _apply_probe(self, result: ProbeResult) -> Capabilities:
         return super()._apply_probe(replace(result, capabilities=replace(result.capabilities, weights=False)))

@@ -70,6 +70,11 @@ class Targets:
         """The loaded adapters."""
         return dict(self._adapters.loaded)
 
+    @property
+    def weights(self) -> int:
+        """The version whose full weights the server has. 0: the base model, or weights that are unknown or being replaced."""
+        return self._weights if self._open.is_set() and self.doubt is None else 0
+
     def lose(self, adapters: dict[Version, Target]) -> None:
         """These adapters are not loaded any more: the upstream has restarted."""
         for version, target in adapters.items():

@@ -109,6 +109,10 @@ class Control:
                 raise ClawError(f"the weights in {path} cannot be read: {result['error']}", "publish them again")
         self._ask("POST", "/update_weight_version", {"new_version": str(version)})
 
+    def weight_version(self) -> str | None:
+        """The version that `reload` has set last; another one in a process that has restarted. None: the server does not say."""
+        return self._ask_if_known("GET", "/weight_info").get("weight_version")
+
     def resume(self) -> None:
         self._ask("POST", "/resume")
 

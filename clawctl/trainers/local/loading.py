@@ -3,7 +3,7 @@
 import functools
 import importlib.util
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,14 @@ def load_causal(path: str, device: torch.device, dtype: torch.dtype, quantize: s
 
 
 def _quantization(kind: str, device: torch.device) -> Any:
-    """bitsandbytes' settings for a frozen base model (QLoRA, arXiv 2305.14314). Raises ClawError if it is not possible."""
-    if device.type != "cuda":
+    """transformers' settings for a frozen base model in 4 or 8 bits. Raises ClawError if it is not possible."""
+    if (settings := QUANTISERS.get(device.type)) is None:
         raise ClawError("train.lora.quantize needs a CUDA device, but there is none", "remove it, or train on a GPU", 2)
+    return settings(kind)
+
+
+def _bitsandbytes(kind: str) -> Any:
+    """QLoRA, arXiv 2305.14314."""
     if importlib.util.find_spec("bitsandbytes") is None:
         raise ClawError("train.lora.quantize needs bitsandbytes", "pip install 'clawctl[quantize]', or remove it", 2)
     from transformers import BitsAndBytesConfig
@@ -44,6 +49,9 @@ def _quantization(kind: str, device: torch.device) -> Any:
     return BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=torch.bfloat16
     )
+
+
+QUANTISERS: dict[str, Callable[[str], Any]] = {"cuda": _bitsandbytes}  # by device type
 
 
 @contextmanager

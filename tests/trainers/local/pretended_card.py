@@ -9,17 +9,18 @@ indices and numbers without dimensions from the CPU.
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from functools import cache
 from typing import Any, TypeVar
 
 import torch
+from pretended_quantiser import PretendedConfig
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-from clawctl.trainers.local import attention
+from clawctl.trainers.local.attention import KERNELS
+from clawctl.trainers.local.loading import QUANTISERS
 from tests.forked import CONTEXT
 
 T = TypeVar("T")
@@ -123,15 +124,30 @@ def _pretended_card() -> Iterator[torch.device]:
 
 
 def on_card(function: Callable[..., T], *arguments: Any) -> T:
-    """The result of `function(card, *arguments)`, in a process of its own. Trees are attended by `dense_attention`."""
+    """The result of `function(card, *arguments)`, in a process of its own."""
+    return _in_a_process(_on_card, function, *arguments)
+
+
+def on_cpu(function: Callable[..., T], *arguments: Any) -> T:
+    """The same on the CPU, where models are quantised as on the card."""
+    return _in_a_process(_on_cpu, function, *arguments)
+
+
+def _in_a_process(run: Callable[..., T], *arguments: Any) -> T:
     with ProcessPoolExecutor(1, CONTEXT) as process:
-        return process.submit(_on_card, function, *arguments).result()
+        return process.submit(run, *arguments).result()
 
 
 def _on_card(function: Callable[..., T], *arguments: Any) -> T:
-    attention._compiled = cache(lambda: dense_attention)
+    KERNELS[NAME] = dense_attention
+    QUANTISERS[NAME] = lambda kind: PretendedConfig()
     with _pretended_card() as card:
         return function(card, *arguments)
+
+
+def _on_cpu(function: Callable[..., T], *arguments: Any) -> T:
+    QUANTISERS["cpu"] = lambda kind: PretendedConfig()
+    return function(torch.device("cpu"), *arguments)
 
 
 def dense_attention(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, scale: float) -> Tensor:

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from pretended_card import Mixup, on_card
+from pretended_card import Mixup, on_card, on_cpu
+from pretended_quantiser import IntegerLinear
 from safetensors.torch import load_file
 
 from clawctl.config import Recipe
+from clawctl.config.methods import METHODS as KINDS
 from clawctl.run.directory import open_run
 from clawctl.run.policies import ensure_base_policy
-from clawctl.trainers.local.loading import adapted, load_causal
 from clawctl.trainers.local.model import load_policy
 from clawctl.trainers.local.ranks import Ranks
 from tests.train.tiny import Sampler, make_recipe, publish_turns, run_training
@@ -33,6 +34,7 @@ METHODS: dict[str, dict[str, Any]] = {
 WEIGHTS: dict[str, dict[str, Any]] = {
     "full": {"turn_bound": None},
     "adapter": {"lora": {"rank": 2}, "gradient_checkpointing": True, "kl_budget": 0.5, "tokens_per_microbatch": 64},
+    "quantised": {"lora": {"rank": 2, "quantize": "nf4"}, "clip_grad": 0.1},
 }
 
 
@@ -66,9 +68,12 @@ def _train(device: torch.device, root: Path, recipe: Recipe) -> None:
     run_training(open_run(root), recipe, Ranks(0, 1, device), threading.Event(), once=True)
 
 
-@pytest.mark.parametrize(
-    ("method", "weights"), [*((method, "adapter") for method in METHODS), ("binary", "full"), ("practice", "full")]
-)
+def test_each_method_is_among_the_steps() -> None:
+    assert {settings["method"] for settings in METHODS.values()} == set(KINDS)
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_step_on_a_card_mixes_no_devices_and_is_that_of_the_cpu(
     tmp_path: Path, sampler: Sampler, untied_path: Path, method: str, weights: str
 ) -> None:
@@ -78,23 +83,28 @@ def test_a_step_on_a_card_mixes_no_devices_and_is_that_of_the_cpu(
         ensure_base_policy(run, str(untied_path))
         publish_turns(run, sampler, 8, group_id="g", task_id="t")
     on_card(_train, runs[0].root, recipe)
-    _train(torch.device("cpu"), runs[1].root, recipe)
+    on_cpu(_train, runs[1].root, recipe)
     ours, theirs = (load_file(next(run.version_folder(1).glob("*.safetensors"))) for run in runs)
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
         torch.testing.assert_close(tensor, theirs[name], atol=2e-4, rtol=1e-3)
 
 
+def _quantised_layers(device: torch.device, path: Path) -> list[str]:
+    policy = load_policy(make_recipe(path, **WEIGHTS["quantised"]), Ranks(0, 1, device))
+    return [f"{layer.weight.dtype} {layer.weight.device}" for layer in policy.module.modules() if type(layer) is IntegerLinear]
+
+
+def test_the_base_of_a_quantised_step_has_integer_weights_on_the_card(untied_path: Path) -> None:
+    assert on_card(_quantised_layers, untied_path) == 2 * 7 * ["torch.int8 card:0"]  # layers of the model, and in each
+
+
 def _canaries(card: torch.device, path: Path) -> tuple[Any, Any]:
-    recipe = make_recipe(path, lora={"rank": 2})
-    lora, plain = recipe.train.lora, load_causal(str(path), torch.device("cpu"), torch.bfloat16)
-    assert lora is not None
-    policy = load_policy(recipe, Ranks(0, 1, card))
-    whole = policy.canary()["logprobs"]
-    policy.unquantised = adapted(plain, lora, None, 0)  # on the CPU: the card holds the base of 4 bits
-    return policy.canary()["logprobs"], whole
+    quantised = load_policy(make_recipe(path, **WEIGHTS["quantised"]), Ranks(0, 1, card))
+    plain = load_policy(make_recipe(path, lora={"rank": 2}), Ranks(0, 1, torch.device("cpu")))
+    return quantised.canary()["logprobs"], plain.canary()["logprobs"]
 
 
-def test_the_canary_of_a_version_over_4_bits_mixes_no_devices(untied_path: Path) -> None:
+def test_the_canary_over_a_quantised_base_is_scored_with_the_plain_one(untied_path: Path) -> None:
     for ours, theirs in zip(*on_card(_canaries, untied_path), strict=True):
-        assert ours[1:] == pytest.approx(theirs[1:], abs=0.1)  # the plain base was rounded to 16 bits
+        assert ours[1:] == pytest.approx(theirs[1:], abs=1e-5)

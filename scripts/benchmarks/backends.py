@@ -4,7 +4,8 @@
 difference between the two changes of the adapter, divided by that of the local change. `trained_twice`: the trainer is killed at
 each of its calls in turn, before and after the answer, then left to finish; turns in two steps are counted, and the last adapter is
 compared with that of an undisturbed run. `satisfaction@8`: the people of `scripts/wishes`, trained by the service.
-The part `fireworks` is `backends_fireworks.py`.
+The part `fireworks` is `backends_fireworks.py`. `processes`: one step by a server whose weights are sharded over two processes,
+which find each other as they would on two machines.
 
 The server needs an environment of its own, which `scripts/venv-tinker` makes in `.venv-tinker`. So does Fireworks' SDK:
 `scripts/venv-fireworks` and `.venv-fireworks`.
@@ -42,6 +43,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.wishes_circle import MODEL
 
 KILLS, QUICK_KILLS = 30, 4
+PROCESSES = 2
 TURNS = 24  # of the killed run: six steps
 LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for
 LR = 7.5e-4  # of adapters: ten times that of all weights
@@ -54,7 +56,7 @@ def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv-tinker", help="environment of the server (default .venv-tinker)")
     parser.add_argument("--fireworks-venv", type=Path, default=ROOT / ".venv-fireworks", help="that of the SDK")
-    parser.add_argument("--only", choices=["step", "kills", "people", "fireworks"], help="one part of it")
+    parser.add_argument("--only", choices=["step", "kills", "people", "fireworks", "processes"], help="one part of it")
     parser.add_argument("--kills", type=int, help=f"kills (default {KILLS})")
     options = parser.parse_args()
     subprocess.run([str(ROOT / "scripts" / "venv-tinker"), str(options.venv)], check=True)
@@ -62,6 +64,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name:
         folder = Path(name)
         model = float32_copy(MODEL, folder / "wishes")
+        if options.only in (None, "processes"):
+            rows += processes_rows(options.venv, model, folder / "processes")
+        if options.only == "processes":
+            report("backends", rows, options.json)
+            return
         with server(options.venv, model, folder) as url:
             target = Target(url)
             if options.only in (None, "kills"):
@@ -93,11 +100,18 @@ def float32_copy(source: Path, target: Path) -> Path:
 
 
 @contextmanager
-def server(venv: Path, model: Path, folder: Path) -> Iterator[str]:
+def server(venv: Path, model: Path, folder: Path, processes: int = 1) -> Iterator[str]:
     """SkyRL's server for `model`; its address."""
     state, port = folder / "server", free_port()
     state.mkdir()
-    command = [str(venv / "bin" / "python"), str(ROOT / "scripts" / "tinker_server.py"), str(model), str(state), str(port)]
+    command = [
+        str(venv / "bin" / "python"),
+        str(ROOT / "scripts" / "tinker_server.py"),
+        str(model),
+        str(state),
+        str(port),
+        str(processes),
+    ]
     url = f"http://127.0.0.1:{port}"
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -260,6 +274,20 @@ def made_samples(method: str) -> list[Any]:
             Sample(f"t{number}", "s", "k", some(10 + number), completion, [0.0] * len(completion), 1.0, 0, reward, hinted)
         )
     return samples
+
+
+def processes_rows(venv: Path, model: Path, folder: Path) -> list[Row]:
+    folder.mkdir()
+    with server(venv, model, folder, PROCESSES) as url:
+        began = time.monotonic()
+        error, _, gap = step_change(model, Target(url), folder, "combine")
+        seconds = time.monotonic() - began
+    case = f"tinker, {PROCESSES} processes"
+    return [
+        Row(case, "step_change_error", error, "relative"),
+        Row(case, "logprob_error", gap, "nat"),
+        Row(case, "first_step_s", seconds, "s"),
+    ]
 
 
 # ---- kills ---------------------------------------------------------------------------------------------------------------

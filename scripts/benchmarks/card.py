@@ -7,8 +7,8 @@ AdamW's moments. Activations and sharded training are not compared.
 `canary`: versions over a base in simulated 4 bits on a small model. A whole one must pass the engine's check, and a broken one
 must not. `tinker`: seconds until a dead service ends a call with a message, with and without its address in the recipe.
 `memory`: the tests of a step that runs out of memory, by a hook that fails on purpose.
-`devices`: a step of each method with all weights, an adapter, and an adapter over a quantised base, on a device that pretends to be a
-card and takes no tensor of the CPU. It must be the CPU's step.
+`devices`: a step of each method with all weights, an adapter, and an adapter over a quantised base, on a device that pretends to
+be a card and takes no tensor of the CPU. It must be the CPU's step.
 """
 
 import os

@@ -76,6 +76,7 @@ class Batches:
         def swap() -> None:
             began = time.perf_counter()
             self.served.model, self.served.version = model, version
+            self._mixed = [], model  # keeps no adapter that is replaced
             self._cache.drop(self.served)
             for request in self._running:
                 request.mixed = request.mixed or (request.served is self.served and request.cached > 0)
@@ -98,6 +99,7 @@ class Batches:
 
         def part() -> None:
             self._all.remove(served)
+            self._mixed = [], self.served.model
             for request in [request for request in self._running if request.served is served]:
                 self._leave(request)
             self._waiting = deque(request for request in self._waiting if request.served is not served)

@@ -10,12 +10,13 @@ On a GPU matrices and keys have the dtype of the weights. Norms, rotations and t
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
+
+from clawctl.engines.embedded.adapters import Adapted, Linear, Lot, Slots, joined, mixed
 
 _KINDS = {"llama", "mistral", "qwen2", "qwen3"}
 _ROPES = {"default", "linear", "llama3", "yarn"}  # their frequencies do not depend on the length of the sequence
@@ -27,10 +28,6 @@ _READERS = 2  # threads that read and pack matrices
 _SUMMED, _SUMMED_FINELY = 384, 192
 _SCORED_ROWS = 64  # rows of logits that are in memory at once while ids are scored
 Attend = Callable[[int, Tensor], Tensor]
-
-
-class Linear(Protocol):
-    def __call__(self, rows_TI: Tensor, /) -> Tensor: ...
 
 
 def _fits_float16(weight_OI: Tensor) -> bool:
@@ -67,33 +64,6 @@ class Matrix:
         for product in products[1:]:
             products[0].add_(product)
         return products[0]
-
-
-@dataclass(frozen=True, slots=True)
-class Adapted:
-    """A matrix with a LoRA adapter (https://arxiv.org/abs/2106.09685, §4.1): W x + B A x."""
-
-    matrix: Linear
-    a_RI: Tensor
-    b_OR: Tensor  # includes the scaling
-
-    def __call__(self, rows_TI: Tensor) -> Tensor:
-        return self.matrix(rows_TI).addmm_(linear(rows_TI.to(self.a_RI.dtype), self.a_RI), self.b_OR.t())
-
-
-@dataclass(frozen=True, slots=True)
-class AdaptedRows:
-    """A matrix whose rows T belong to several adapters."""
-
-    matrix: Linear
-    runs: Sequence[tuple[int, int, Adapted]]  # first row, the row after the last, and the adapter
-
-    def __call__(self, rows_TI: Tensor) -> Tensor:
-        out_TO = self.matrix(rows_TI)
-        for start, stop, adapted in self.runs:
-            rows = rows_TI[start:stop].to(adapted.a_RI.dtype)
-            out_TO[start:stop].addmm_(linear(rows, adapted.a_RI), adapted.b_OR.t())
-        return out_TO
 
 
 class Layer(NamedTuple):
@@ -148,11 +118,13 @@ def _frequencies(config: Mapping[str, Any], width: int) -> tuple[Tensor, float]:
 
 
 class Llama:
-    """A model on the device of its weights. `tensors`: the weights by transformers' names. Raises KeyError if one is missing."""
+    """A model on the device of its weights. `tensors`: the weights by transformers' names. `adapters`: how many may be loaded at
+    the same time and share products. Raises KeyError if one is missing."""
 
-    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], adapters: int = 0) -> None:
         self.vocabulary, self.layer_count = int(config["vocab_size"]), int(config["num_hidden_layers"])
         self._base: Llama | None = None
+        self._slots = Slots(adapters)
         self.max_positions = int(config["max_position_embeddings"])
         self.heads = int(config["num_attention_heads"])
         self.groups = int(config.get("num_key_value_heads") or self.heads)
@@ -207,23 +179,23 @@ class Llama:
         without `model.`. Raises KeyError if one is no layer of this model."""
         given, made = dict(lora), copy(self)
         made._base = self  # it is in memory anyway, so it can be shared again
-        made._layers = [self._adapted_layer(layer, f"layers.{i}.", given) for i, layer in enumerate(self._layers)]
+        slot = self._slots.take(made)
+        made._layers = [self._adapted_layer(i, layer, given, slot) for i, layer in enumerate(self._layers)]
         if given:
             raise KeyError(next(iter(given)))
         return made
 
-    def _adapted_layer(self, layer: Layer, prefix: str, lora: dict[str, tuple[Tensor, Tensor]]) -> Layer:
+    def _adapted_layer(self, i: int, layer: Layer, lora: dict[str, tuple[Tensor, Tensor]], slot: int | None) -> Layer:
         changed: dict[str, Any] = {}
         for field, parts in _PARTS.items():
-            pairs = [lora.pop(prefix + part, None) for part in parts]
+            pairs = [lora.pop(f"layers.{i}.{part}", None) for part in parts]
             if any(pairs):
-                blocks = [
-                    torch.zeros(self._rows[part], 0) if pair is None else self._paired(part, pair[1].to(self.device))
-                    for part, pair in zip(parts, pairs, strict=True)
+                ordered = [
+                    pair and (pair[0], self._paired(part, pair[1].to(self.device))) for part, pair in zip(parts, pairs, strict=True)
                 ]
-                a_RI = torch.cat([pair[0] for pair in pairs if pair is not None])
-                b_OR = torch.block_diag(*(block.to(self.device, self.computed) for block in blocks))
-                changed[field] = Adapted(getattr(layer, field), a_RI.to(self.device, self.computed), b_OR)
+                like = torch.empty(0, dtype=self.computed, device=self.device)
+                adapter = joined(ordered, [self._rows[part] for part in parts], like)
+                changed[field] = self._slots.adapted((i, field), slot, getattr(layer, field), adapter)
         return layer._replace(**changed)
 
     @property
@@ -234,6 +206,7 @@ class Llama:
     def with_rows(self, runs: Sequence[tuple["Llama", int, int]]) -> "Llama":
         """The base model for a step whose rows belong to several of its adapters: for each run of rows, the model, the first row
         and the one after the last."""
+        lots: dict[Any, Lot | None] = {}
 
         def layer_with_rows(i: int, layer: Layer) -> Layer:
             changed: dict[str, Any] = {}
@@ -241,7 +214,7 @@ class Llama:
                 linears = [(start, stop, getattr(model._layers[i], field)) for model, start, stop in runs]
                 adapted = [run for run in linears if isinstance(run[2], Adapted)]
                 if adapted:
-                    changed[field] = AdaptedRows(getattr(layer, field), adapted)
+                    changed[field] = mixed(getattr(layer, field), adapted, self._slots.stacks.get((i, field)), lots)
             return layer._replace(**changed)
 
         made = copy(self.base)

@@ -76,7 +76,9 @@ def _read_llama(path: str, recipe: Recipe) -> Llama | None:
         return None
     if (model := _loaded.get(str(folder))) is None:
         try:
-            model = _loaded[str(folder)] = Llama(config, _Moved(_read_tensors(files), _DTYPES[recipe.model.dtype]))
+            tensors = _Moved(_read_tensors(files), _DTYPES[recipe.model.dtype])
+            at_once = recipe.adapters_beside_live + 2  # the live one, and one that takes another's place
+            model = _loaded[str(folder)] = Llama(config, tensors, at_once)
         except KeyError:  # saved with other names: transformers may know them
             return None
         except (OSError, ValueError, RuntimeError) as error:

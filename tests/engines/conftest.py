@@ -20,7 +20,9 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # or vLLM overrules `engine` on a CPU
     lora = engine("--enable-lora", "--max-lora-rank", "16", "--max-loras", "2", "--max-cpu-loras", "6")
-    with Server(tmp_path_factory.mktemp("vllm") / "run", TEXT_MODEL, patience_s=STARTS_S, splice=True, **lora) as running:
+    sections = {"policies": {"per": "key", "loaded": 2}, "train": {"lora": {"rank": 4}}}
+    folder = tmp_path_factory.mktemp("vllm") / "run"
+    with Server(folder, TEXT_MODEL, patience_s=STARTS_S, splice=True, sections=sections, **lora) as running:
         yield running
         assert running.stop() == 0, running.log.read_text()
 

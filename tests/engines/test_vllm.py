@@ -26,6 +26,8 @@ from transformers import AutoTokenizer
 from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
 
 from clawctl.engines.vllm.child import SERVER
+from clawctl.run.keys import add_key
+from clawctl.run.policies import begin_policy, move_live
 from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, perturbed, until
 
@@ -316,6 +318,39 @@ def test_adapters_swap_under_load_and_every_tag_is_true(vllm: Server, base: Any)
     for line in lines:
         assert line["policy_version"] == line["policy_version_end"]  # running requests stay on the old one
         assert_exact(models[line["policy_version"]], line)
+
+
+def test_two_people_share_the_engine_and_each_is_answered_by_an_adapter_of_their_own(vllm: Server, base: Any) -> None:
+    models: dict[str, Any] = {"default": base}
+    clients = {"default": vllm.client}
+    for seed, name in enumerate(("anna", "bert"), 31):
+        key, models[name] = add_key(vllm.run, name, begin_policy(vllm.run, name)), adapted(seed)
+        publish(vllm, 1, "adapter", models[name], name=name)
+        move_live(vllm.run.of(name), 1)
+        clients[name] = openai.OpenAI(base_url=vllm.url, api_key=key, max_retries=0)
+        opens = {"authorization": f"Bearer {key}"}
+        until(lambda opens=opens: httpx.get(f"{vllm.url}/models", headers=opens).status_code == 200)
+
+    def ask(name: str, model: str = "tiny") -> Any:
+        messages: Any = [{"role": "user", "content": "how many apples?"}]
+        ignoring = {"ignore_eos": True}
+        return clients[name].chat.completions.create(model=model, messages=messages, max_tokens=40, extra_body=ignoring)
+
+    for name in ("anna", "bert"):
+        ask(name)  # loads the adapter
+    before = len(vllm.captured())
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(ask, [*clients, *clients]))
+    lines = vllm.captured()[before:]
+    assert sorted((line["policy_name"], line["policy_version"]) for line in lines) == sorted(
+        [("anna", 1), ("bert", 1), ("default", 0)] * 2
+    )
+    for line in lines:
+        assert_logprobs(models[line["policy_name"]], line)
+    anna, bert = ([line for line in lines if line["policy_name"] == name] for name in ("anna", "bert"))
+    assert any(a["created_at"] < b["finished_at"] and b["created_at"] < a["finished_at"] for a in anna for b in bert)  # together
+    with pytest.raises(openai.NotFoundError):
+        ask("bert", "tiny@anna@1")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from clawctl.cut_calls import CUT_CALL
 from clawctl.run.policies import move_live, publish_policy
-from clawctl.run.rows import Policy
+from clawctl.run.rows import DEFAULT_POLICY, Policy
 from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, logprobs_of, until
 
@@ -54,12 +54,12 @@ def assert_logprobs(model: Any, line: dict[str, Any]) -> None:
     assert line["logprobs"] == pytest.approx(expected, abs=EXACT)
 
 
-def publish(server: Server, version: int, kind: str, model: Any, canary_of: Any = None) -> None:
-    """Publish `version`; its canary is that of `canary_of`, by default its own."""
+def publish(server: Server, version: int, kind: str, model: Any, canary_of: Any = None, name: str = DEFAULT_POLICY) -> None:
+    """Publish `version` of the policy `name`; its canary is that of `canary_of`, by default its own."""
     logprobs = [[0.0, *logprobs_of(canary_of or model, ids[:1], ids[1:])] for ids in CANARY_IDS]
     canary = {"prompt_ids": CANARY_IDS, "logprobs": logprobs}
     policy = Policy(version, 0, version, "combine", kind, str(TEXT_MODEL), [], canary, {}, 0.0)
-    publish_policy(server.run, policy, model.save_pretrained)
+    publish_policy(server.run.of(name), policy, model.save_pretrained)
 
 
 def go_live(server: Server, version: int) -> None:

@@ -11,7 +11,6 @@ swap is measured. A person sends a request, reads the answer and waits before th
 """
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -86,7 +85,7 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
                     time.sleep(seconds)
                 idle_s = time.monotonic() - began - person.asking_s
                 steps[case] = 60 * (steps_made(run) - before) / idle_s
-                memory = [sum(map(resident_mb, family(process.pid))) for process in (serve, train)]
+                memory = [sum(map(memory_mb, family(process.pid))) for process in (serve, train)]
             lost = len(list(run.ledger.glob("skipped-*.json")))
             rows.append(Row(case, "lost_microbatches", lost / max(1.0, steps_made(run)), "share"))
     alone_ms = 1e3 * p95(people["off"])
@@ -201,9 +200,10 @@ def family(pid: int) -> list[int]:
     return [pid, *(pid_below for child in below for pid_below in family(child))]
 
 
-def resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+def memory_mb(pid: int) -> float:
+    """Its proportional set size: a page that several processes map counts once in all."""
+    (line,) = (line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

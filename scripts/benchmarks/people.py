@@ -3,6 +3,7 @@
     scripts/bench people                    SmolLM2, 8 people who ask at the same time
     scripts/bench people --people 16
     scripts/bench people --case facts       also: serve, train (`people_training`), wishes (`people_wishes`, an hour)
+    scripts/bench people --case toy-wishes  eight people and three seeds (`people_toy`): minutes
     scripts/bench people --quick            a tiny model
 
 `serve`: each person has an adapter of random weights in the embedded engine. `throughput_ratio_one_adapter` divides the tokens per
@@ -13,6 +14,7 @@ of the others' logprobs of given ids after one person's policy got a new version
 time, so their rows share the passes of the engine. `leaked_facts` counts the answers that contain the code of another person.
 """
 
+import os
 import random
 import statistics
 import tempfile
@@ -30,10 +32,11 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.keys import add_key
 from clawctl.run.policies import begin_policy, ensure_base_policy, move_live, publish_policy
 from clawctl.run.rows import Policy
-from scripts.benchmarks import people_training, people_wishes, streams
+from scripts.benchmarks import people_toy, people_training, people_wishes, streams
+from scripts.benchmarks.box import family, memory_mb
 from scripts.benchmarks.table import Row, make_parser, report
 
-_TOKENS, _ROUNDS = 48, 3
+_TOKENS, _ROUNDS = 48, 3  # of an answer, and of a comparison
 _CHAT = "/v1/chat/completions"
 _QUESTION, _LOSS, _STEPS = "What is the code of the cellar?", 0.02, 60
 
@@ -43,19 +46,29 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=8)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--steps", type=int, default=16, help="most steps of practice for a wish")
+    parser.add_argument("--updates", type=int, default=8, help="steps of each policy in the case toy-wishes")
+    parser.add_argument("--first-seed", type=int, default=10, help="of the three seeds of the case toy-wishes")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="of the case serve")
     parser.add_argument("--case", default="serve,facts,train")
     options = parser.parse_args()
     cases, model, rows = options.case.split(","), "crafts" if options.quick else "smollm2", list[Row]()
-    for case, work in (("serve", measure), ("facts", measure_facts)):
-        if case in cases:
-            with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
-                rows += work(Path(folder), model, options.people, options.rank)
+    if "serve" in cases:
+        with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+            rows += measure(Path(folder), model, options.people, options.rank, options.rounds)
+    if "facts" in cases:
+        with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+            rows += measure_facts(Path(folder), model, options.people, options.rank)
     if "train" in cases:
         for trained in dict.fromkeys(("crafts", model)):
             rows += people_training.measure(trained, options.people, options.rank)
     if "wishes" in cases:
         with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
             rows += people_wishes.measure(Path(folder), options.people, options.steps)
+    if "toy-wishes" in cases:
+        seeds = range(options.first_seed, options.first_seed + options.seeds)
+        with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
+            rows += people_toy.measure(Path(folder), options.people, options.updates, seeds)
     report("people", rows, options.json)
 
 
@@ -81,20 +94,24 @@ def make_people(run: RunDir, recipe: Recipe, people: int, weights: Any) -> dict[
     return keys
 
 
-def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
+def measure(folder: Path, model: str, people: int, rank: int, rounds: int = _ROUNDS) -> list[Row]:
     settings = settings_of(model, people, rank)
     recipe, run = Recipe.model_validate(settings), open_run(folder / "run")
     weights = adapters(recipe, people + 2)
     keys = make_people(run, recipe, people, weights)
     names = list(keys)
     size = sum(file.stat().st_size for file in run.of(names[0]).version_folder(1).iterdir())
-    with streams.clawctl(folder, settings) as (url, _):
+    with streams.clawctl(folder, settings) as (url, served):
+        server = orjson.loads((served / "serve.json").read_bytes())["pid"]
+        answer_s(url, streams.KEY)
+        before_mb = sum(map(memory_mb, family(server)))
         cold = [answer_s(url, key) for key in keys.values()]
+        loaded_mb = sum(map(memory_mb, family(server))) - before_mb
         warm = [answer_s(url, key) for key in keys.values()]
-        shared, personal = [], []
-        for _ in range(_ROUNDS):  # alternately, because the machine changes
-            shared.append(tokens_per_s(url, [streams.KEY] * people))
-            personal.append(tokens_per_s(url, list(keys.values())))
+        shared, personal = list[tuple[float, float]](), list[tuple[float, float]]()
+        for _ in range(rounds):  # alternately, because the machine changes
+            shared.append(tokens_per_s(url, [streams.KEY] * people, server))
+            personal.append(tokens_per_s(url, list(keys.values()), server))
         before = [score(url, f"policy@{name}@1") for name in names[1:]]
         publish(run.of(names[0]), 2, recipe, next(weights))
         move_live(run.of(names[0]), 2)
@@ -102,11 +119,15 @@ def measure(folder: Path, model: str, people: int, rank: int) -> list[Row]:
         after = [score(url, f"policy@{name}@1") for name in names[1:]]
     assert difference(old, new) > 0, "the new version changes nothing, so nothing could leak"
     case = f"{people} people"
+    (personal_s, personal_cpu), (shared_s, shared_cpu) = map(medians, (personal, shared))
     return [
-        Row(case, "throughput_ratio_one_adapter", statistics.median(personal) / statistics.median(shared), "ratio"),
-        Row(case, "tokens_per_s", statistics.median(personal), "tokens/s"),
+        Row(case, "throughput_ratio_one_adapter", personal_s / shared_s, "ratio"),
+        Row(case, "processor_ratio_one_adapter", personal_cpu / shared_cpu, "ratio"),
+        Row(case, "tokens_per_s", personal_s, "tokens/s"),
+        Row(case, "tokens_per_processor_s", personal_cpu, "tokens/s"),
         Row(case, "others_change_max", max(map(difference, before, after), default=0.0), "nats"),
         Row(case, "mb_per_person", size / 1e6, "MB"),
+        Row(case, "memory_mb_per_person", loaded_mb / people, "MB"),
         Row(case, "cold_first_token_added_ms", 1000 * (statistics.median(cold) - statistics.median(warm)), "ms"),
     ]
 
@@ -185,17 +206,27 @@ def body(number: int, tokens: int = _TOKENS) -> dict[str, Any]:
     return {"model": "policy", "messages": messages, "max_tokens": tokens}
 
 
-def tokens_per_s(url: str, keys: list[str]) -> float:
-    """Of one answer for each key, all at the same time."""
+def tokens_per_s(url: str, keys: list[str], server: int) -> tuple[float, float]:
+    """Tokens per second, and per second of the server's processor time, of one answer for each key, all at the same time."""
 
     def answer(number: int, key: str) -> int:
-        sent = httpx.post(url + _CHAT, json=body(number), headers=named(key), timeout=120)
+        sent = httpx.post(url + _CHAT, json=body(number), headers=named(key), timeout=600)
         return int(sent.raise_for_status().json()["usage"]["completion_tokens"])
 
-    began = time.perf_counter()
+    began, used = time.perf_counter(), processor_s(server)
     with ThreadPoolExecutor(len(keys)) as threads:
         tokens = sum(threads.map(answer, range(len(keys)), keys))
-    return tokens / (time.perf_counter() - began)
+    return tokens / (time.perf_counter() - began), tokens / (processor_s(server) - used)
+
+
+def medians(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    return statistics.median(first for first, _ in pairs), statistics.median(second for _, second in pairs)
+
+
+def processor_s(server: int) -> float:
+    """Of a process and its descendants."""
+    times = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13] for pid in family(server)]
+    return sum(int(ticks) for pair in times for ticks in pair) / os.sysconf("SC_CLK_TCK")
 
 
 def answer_s(url: str, key: str) -> float:

@@ -8,6 +8,7 @@ cheats of the referee's author, and a quarter of those of another author.
 import argparse
 import ast
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,26 @@ async def grade_module(idiom: Idiom, work: str | None = None) -> Graded:
     graded, honest = idiom.get("graded", "work.py"), idiom.get("honest", {})
     left = {"work.py": idiom["work"], **honest} if work is None else {**dict.fromkeys(honest, ""), graded: work}
     given = {name: text.encode() for name, text in idiom.get("files", {}).items()}
-    tests = {"tests/test_it.py": idiom["test"].encode(), "tests/helpers.py": _HELPERS, **given}
-    test = "tests/test_it.py::TestIt::test_it" if "TestCase" in idiom["test"] else idiom.get("node", "tests/test_it.py::test_it")
-    files = {"work.py": b"", "tests/helpers.py": _HELPERS, **given}
-    task = SweTask("idiom", "", files, (test,), tests, agent_s=10.0, verdict_s=60.0)
+    return await _grade(left, {"tests/test_it.py": idiom}, given)
+
+
+async def grade_together(idioms: list[Idiom]) -> Graded:
+    """Grade honest modules by their tests in one process, as the tests of a project run. Each idiom has no more than the two."""
+    numbered = [
+        {key: re.sub(r"\bwork\b", f"work{number}", text) for key, text in idiom.items()} for number, idiom in enumerate(idioms)
+    ]
+    left = {f"work{number}.py": idiom["work"] for number, idiom in enumerate(numbered)}
+    return await _grade(left, {f"tests/test_{number}.py": idiom for number, idiom in enumerate(numbered)}, {})
+
+
+async def _grade(left: dict[str, str], idioms: dict[str, Idiom], given: dict[str, bytes]) -> Graded:
+    """`left`: what the agent leaves. `idioms`: by the file of their test. `given`: other files of the repository."""
+    given = {"tests/helpers.py": _HELPERS, **given}
+    tests = {**{file: idiom["test"].encode() for file, idiom in idioms.items()}, **given}
+    nodes = tuple(
+        f"{file}::TestIt::test_it" if "TestCase" in idiom["test"] else idiom.get("node", f"{file}::test_it")
+        for file, idiom in idioms.items()
+    )
+    task = SweTask("idiom", "", {"work.py": b"", **given}, nodes, tests, agent_s=10.0, verdict_s=60.0)
     writes = [f"mkdir -p $(dirname {name}); cat > {name} <<'END_OF_WORK'\n{text}\nEND_OF_WORK" for name, text in left.items()]
     return await solve(task, "\n".join(writes))

@@ -13,7 +13,7 @@ from clawctl.extensions.worlds.agent import Unverified, Worked, outcome_of
 from clawctl.extensions.worlds.harness import ShellEnvironment
 from clawctl.extensions.worlds.terminal.environment import solve
 from clawctl.extensions.worlds.verdicts import Graded
-from scripts.benchmarks.environments_idioms import CHEATS, FOREIGN, cheat_of, grade_module, read_idioms
+from scripts.benchmarks.environments_idioms import CHEATS, FOREIGN, cheat_of, grade_module, grade_together, read_idioms
 from scripts.benchmarks.environments_scripts import CHEATS as CHEATS_OF_SCRIPTS
 from scripts.benchmarks.environments_scripts import STYLES, commands, task_of
 
@@ -21,10 +21,22 @@ pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewra
 IDIOMS = read_idioms()
 
 
-@pytest.mark.parametrize("name", [*list(IDIOMS)[:55], *list(IDIOMS)[55::4]])
+HONEST = [*list(IDIOMS)[:55], *list(IDIOMS)[55::4]]
+ALONE = [name for name in HONEST if IDIOMS[name].keys() != {"work", "test"}]  # they have files or a verdict of their own
+TOGETHER = [name for name in HONEST if name not in ALONE]
+
+
+@pytest.mark.parametrize("name", ALONE)
 def test_honest_code_is_trusted_however_it_is_tested(name: str) -> None:
     score = asyncio.run(grade_module(IDIOMS[name]))
     assert (score.value, score.verdict) == (1, IDIOMS[name].get("verdict", "trusted")), score.log
+
+
+@pytest.mark.parametrize("names", [TOGETHER[start::9] for start in range(9)], ids=lambda names: f"{names[0]} and others")
+def test_honest_modules_are_trusted_that_one_process_tests(names: list[str]) -> None:
+    """Two sandboxes for six idioms; the benchmark grades each alone."""
+    score = asyncio.run(grade_together([IDIOMS[name] for name in names]))
+    assert (score.value, score.verdict) == (1, "trusted"), score.log
 
 
 ATTACKS = zip(cycle(("literal", "equal objects", "part of a text")), CHEATS, strict=False)  # the benchmark has each idiom with each

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from clawctl.run.rows import Turn, Verdict
 from clawctl.run.shards import read_turns, read_verdicts
 from scripts.benchmarks.circle import CLAWCTL, ENVIRONMENT
 from tests import forked
+from tests.waiting import exit_code_of, until
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def circle(folder: Path, recipe: Path) -> Iterator[tuple[RunDir, psutil.Process]
             yield run, family
             children = family.children(recursive=True)
             os.kill(up.pid, signal.SIGINT)
-            assert up.wait(40) == 0
+            assert exit_code_of(up) == 0
             assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
         finally:
             if up.poll() is None:
@@ -60,7 +60,7 @@ def stages(folder: Path, recipe: Path) -> Iterator[RunDir]:
         yield run
         for process in begun:
             process.send_signal(signal.SIGTERM)
-        assert [process.wait(60) for process in begun] == [0] * len(names), log.read_text()
+        assert [exit_code_of(process) for process in begun] == [0] * len(names), log.read_text()
     finally:
         for process in begun:
             process.kill()
@@ -68,17 +68,13 @@ def stages(folder: Path, recipe: Path) -> Iterator[RunDir]:
 
 def wait_until_served(run: RunDir, process: "subprocess.Popen[bytes] | forked.Command", folder: Path) -> None:
     announced = run.root / "serve.json"
-    wait_for(lambda: announced.exists() or process.poll() is not None, 300, "the server announces itself", folder)
+    wait_for(lambda: announced.exists() or process.poll() is not None, "the server announces itself", folder)
     assert process.poll() is None, (folder / "up.log").read_text()
 
 
-def wait_for(condition: Callable[[], Any], seconds: float, what: str, folder: Path) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, folder: Path) -> Any:
     """Poll for something that processes do; on failure show the end of their log."""
-    deadline = time.monotonic() + seconds
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s\n" + (folder / "up.log").read_text()[-4000:]
-        time.sleep(0.1)
-    return result
+    return until(condition, 300.0, lambda: f"{what}: waited in vain\n" + (folder / "up.log").read_text()[-4000:], pause_s=0.1)
 
 
 def stage(family: psutil.Process, name: str) -> psutil.Process | None:

@@ -24,6 +24,7 @@ from clawctl.engines import ENGINES, Engine
 from clawctl.engines.embedded.process import ModelProcess
 from clawctl.engines.embedded.start import start as start_engine
 from clawctl.run.directory import RunDir
+from tests.waiting import SpareTime
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
@@ -147,13 +148,19 @@ class Command:
         self._process.kill()
 
 
+def _join(process: ForkServerProcess, patience_s: float) -> None:
+    spare = SpareTime()
+    while process.exitcode is None and spare.seconds() < patience_s:
+        process.join(1)
+
+
 def run(*arguments: object, timeout_s: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     """`clawctl ARGUMENTS` from beginning to end, as `subprocess.run` does it with the output captured."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = Path(folder, "stdout"), Path(folder, "stderr")
         command = [str(argument) for argument in arguments]
         process = _start(command, outputs, environment)
-        process.join(timeout_s)
+        _join(process, timeout_s)
         if process.exitcode is None:
             process.kill()
             raise subprocess.TimeoutExpired(command, timeout_s)
@@ -176,5 +183,5 @@ def start_torchrun(arguments: list[str], log: Path, **environment: str) -> ForkS
 def finish(processes: list[ForkServerProcess], log: Path, patience_s: float = 120) -> None:
     """Wait until all have ended well."""
     for process in processes:
-        process.join(patience_s)
+        _join(process, patience_s)
     assert [process.exitcode for process in processes] == [0] * len(processes), log.read_text()

@@ -25,7 +25,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return kill(folder, len(VICTIMS), seed=0, clients=6, victims=VICTIMS, begin=lambda words, log: forked.Command(words[4:], log))
 
 
-@pytest.mark.timeout(300)
 def test_killed_workers_lose_no_answer_and_train_no_turn_twice(outcome: Outcome) -> None:
     assert {name: listed for name, listed in problems_of(outcome).items() if listed} == {}
     assert broken_laws([Row("kill", *number) for number in numbers(outcome)]) == []

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import orjson
@@ -14,8 +13,7 @@ from clawctl.run.shards import read_turns
 from scripts.real_clients import serving
 from scripts.terminal import Terminal, terminal
 from tests import forked
-
-_PATIENCE_S = 60.0
+from tests.waiting import until
 
 
 def exchanges(run: RunDir) -> list[dict[str, object]]:
@@ -24,10 +22,7 @@ def exchanges(run: RunDir) -> list[dict[str, object]]:
 
 def say(at: Terminal, text: str, shown: str) -> None:
     at.say(text)
-    deadline = time.monotonic() + _PATIENCE_S
-    while shown not in at.text():
-        assert time.monotonic() < deadline, at.text()
-        time.sleep(0.05)
+    until(lambda: shown in at.text(), why=at.text)
 
 
 def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_path: Path) -> None:
@@ -44,7 +39,7 @@ def test_a_conversation_at_a_terminal_becomes_turns_with_ratings_and_notes(tmp_p
             say(at, "And now? [[say:welcome]]", "welcome\r\n")
             say(at, "/what", "begin another conversation")
             at.say("/quit")
-            assert at.wait(_PATIENCE_S) == 0
+            assert at.wait(120) == 0
         exchanged = exchanges(run)
         assert [len(exchange["messages"]) for exchange in exchanged] == [1, 3, 1]  # type: ignore[arg-type]
         (rating,) = [orjson.loads(line) for path in run.feedback.glob("*.jsonl") for line in path.read_bytes().splitlines()]

@@ -22,7 +22,7 @@ STEPS = 2
 
 def talk(run: RunDir, *options: str) -> dict[str, object]:
     command = [sys.executable, "-m", "scripts.wishes.chat", "--run", str(run.root), "--people", "8", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=80, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     report: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return report
 
@@ -31,7 +31,6 @@ def inspect(run: RunDir, what: str) -> object:
     return json.loads(forked.run("inspect", what, "--run", run.root, "--json").stdout)
 
 
-@pytest.mark.timeout(180)
 def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_path: Path) -> None:
     changes = {
         "train": {"batch_turns": 8, "batch_wait_s": 600, "max_steps": STEPS},  # a slow machine trains no part of a batch
@@ -43,8 +42,8 @@ def test_a_complaint_goes_all_the_way_round_and_every_number_of_it_is_exact(tmp_
         summary = talk(run, "--stop-at-version", str(STEPS))
         assert summary["refused"] == 0
         talk(run, "--sessions", "8")  # a request is answered by the trained version
-        wait_for(lambda: (run.eval / f"{STEPS}.json").exists(), 60, "the last version is measured", tmp_path)
-        wait_for(lambda: stitched(run), 60, "a session without headers ends by its timeout and is stitched", tmp_path)
+        wait_for(lambda: (run.eval / f"{STEPS}.json").exists(), "the last version is measured", tmp_path)
+        wait_for(lambda: stitched(run), "a session without headers ends by its timeout and is stitched", tmp_path)
         assert isinstance(family, psutil.Process)
     check_rows(run)
     check_training(run)

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from clawctl.run.policies import ensure_base_policy
 from scripts.reference import _leaves
 from scripts.terminal import terminal
 from tests import forked
+from tests.waiting import until
 
 CLAWCTL = [sys.executable, "-m", "clawctl"]
 
@@ -159,10 +159,8 @@ def test_no_colour_is_printed_where_none_is_wanted(tmp_path: Path) -> None:
     for environment, coloured in (({}, True), ({"NO_COLOR": "1"}, False)):
         given = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm-256color"} | environment
         with terminal([*CLAWCTL, "keys", "list", "--run", tmp_path / "none"], tmp_path, given) as at:
+            until(lambda: "pass one with --run" in at.text(), why=at.text)
             assert at.wait(60) == 2
-            deadline = time.monotonic() + 10
-            while "pass one with --run" not in at.text() and time.monotonic() < deadline:
-                time.sleep(0.05)
             assert bool(re.search(rb"\x1b\[[0-9;]*3[0-9]", at.drawn)) == coloured
 
 
@@ -220,16 +218,14 @@ def test_a_process_with_native_libraries_ends_as_python_does_without_unloading_t
         "kept = Native(); atexit.register(print, 'at exit'); print('said', end=' ')\n"
         "threading.Thread(target=lambda: (time.sleep(0.1), print('thread', end=' '))).start(); leave(3)"
     )
-    done = subprocess.run([sys.executable, "-c", f"{code}; m.main()"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", f"{code}; m.main()"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, "said thread at exit\n", "")
 
 
 def serve_from_the_hub(tmp_path: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     command = [*CLAWCTL, "serve", "--model", "nobody/nothing", "--port", "0", "--run", str(tmp_path / "run")]
     elsewhere = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
-    return subprocess.run(
-        [*command, "--log-level", "error"], capture_output=True, text=True, check=False, timeout=60, env=elsewhere
-    )
+    return subprocess.run([*command, "--log-level", "error"], capture_output=True, text=True, check=False, env=elsewhere)
 
 
 def test_a_model_that_cannot_be_fetched_is_refused_at_once(tmp_path: Path) -> None:
@@ -299,7 +295,7 @@ def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_
     environment = {**os.environ, "LD_PRELOAD": str(library), "CLAWCTL_API_KEY": "key"}
     for arguments in (("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes")):
         command = [*CLAWCTL, *arguments, "--run", run]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")
 
 

@@ -4,7 +4,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from scripts.benchmarks.circle import ROOT
 from scripts.real_demo import brief, not_understood
 from scripts.wish_reader import languages, read_wish
+from tests.waiting import until, until_gone
 
 CAPTAIN = "Captain, warm the pot first."
 
@@ -79,12 +79,11 @@ def test_an_answer_is_shown_on_a_line() -> None:
 def test_no_stage_outlives_the_demo(ending: signal.Signals) -> None:
     before = set((ROOT / "runs").glob("*"))
     with subprocess.Popen([sys.executable, "-m", "scripts.wish_demo", "--talk"], cwd=ROOT, stdin=subprocess.PIPE) as demo:
-        deadline = time.monotonic() + 90
-        while len(family := psutil.Process(demo.pid).children(recursive=True)) < 4:  # up and stages
-            assert demo.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        started = psutil.Process(demo.pid)
+        until(lambda: demo.poll() is not None or len(started.children(recursive=True)) >= 4)  # up and stages
+        assert demo.poll() is None
+        family = started.children(recursive=True)
         demo.send_signal(ending)
-    assert not psutil.wait_procs(family, timeout=30)[1]
+    until_gone(family)
     for folder in set((ROOT / "runs").glob("*")) - before:
         shutil.rmtree(folder)

@@ -63,22 +63,21 @@ def inspect(run: RunDir, *what: str) -> Any:
 
 
 @needs_smollm2
-@pytest.mark.timeout(600)  # about a minute and a half beside the other tests
 def test_a_note_becomes_weights_of_the_pretrained_model(tmp_path: Path) -> None:
     with stages(tmp_path, write_recipe(tmp_path)) as run:
         answers = [ask(run, text) for text in REQUESTS]
         post(run, "feedback", {"completion_id": answers[0], "rating": -1, "comment": NOTE})
-        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), "the requests are judged", tmp_path)
         practice = ["play", "practice", "--run", run.root, "--tasks", STEPS * TURNS, "--option", f"note={NOTE}"]
         options = ["--option", "max_tokens=24", "--option", "anyway=true"]  # 48 answers would show what the note costs
         done = forked.run(*practice, *options, timeout_s=300)
         assert done.returncode == 0, done.stderr
-        wait_for(lambda: live_version(run) == STEPS, 300, "two versions went live", tmp_path)
+        wait_for(lambda: live_version(run) == STEPS, "two versions went live", tmp_path)
         answered: dict[str, Any] = {}
         # The newest version may still be loading, and an answer that runs meanwhile has tokens of both versions.
         while {answered.get("policy_version"), answered.get("policy_version_end")} != {STEPS}:
             last = ask(run, "What is a volcano?").removeprefix("chatcmpl")
-            wait_for(lambda last=last: last in captured(run), 20, "the answer is captured", tmp_path)
+            wait_for(lambda last=last: last in captured(run), "the answer is captured", tmp_path)
             answered = captured(run)[last]
         check_training(run)
         check_readers(run)

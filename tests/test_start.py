@@ -6,8 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -18,21 +16,14 @@ import pytest
 from clawctl.config import load_recipe
 from clawctl.run.directory import open_run
 from scripts.terminal import Terminal, terminal
+from tests.waiting import until, until_gone
 
 START = [sys.executable, "-m", "clawctl", "start"]
 QUIET = "serve: {port: 1}\nup: {stages: [collect, judge]}\n"  # stages that wait for work without loading a model
-_PATIENCE_S = 150.0  # a busy machine is no failure
-
-
-def wait_for(condition: Callable[[], object], what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(0.05)
 
 
 def answer(at: Terminal, question: str, text: str) -> None:
-    wait_for(lambda: question in at.text(), at.text)
+    until(lambda: question in at.text(), why=at.text)
     at.say(text)
 
 
@@ -46,7 +37,7 @@ def test_three_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pa
         answer(at, "Which model?", "crafts")
         answer(at, "Who judges the answers?", "1")
         answer(at, "Which agent will use it?", "3")
-        wait_for(lambda: "pages       http" in at.text(), at.text)
+        until(lambda: "pages       http" in at.text(), why=at.text)
         shown = at.text()
         family = psutil.Process(at.pid).children(recursive=True)
         assert "codex --profile clawctl" in shown
@@ -54,12 +45,12 @@ def test_three_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pa
         assert httpx.get(f"{url}/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
         link = re.findall(r"pages +(\S+)", shown)[-1]
         assert httpx.get(link, follow_redirects=True).status_code == 200
-        wait_for(opened.exists, lambda: "no browser was opened")
+        until(opened.exists, why=lambda: "no browser was opened")
         file = Path(unquote(opened.read_text().removeprefix("file://")))
         assert (link in file.read_text(), file.stat().st_mode & 0o077) == (True, 0), "the key is in a file of its owner only"
         at.type("\x03")
-        wait_for(lambda: "To go on: clawctl start --run " in at.text(), at.text)
-        assert not psutil.wait_procs(family, timeout=60)[1]
+        until(lambda: "To go on: clawctl start --run " in at.text(), why=at.text)
+        until_gone(family)
     recipe = load_recipe(run / "recipe.yaml")
     assert (recipe.model.path, recipe.name) == ("crafts", "my run")
     other = subprocess.run([*START, "--run", str(run), "--model", "smollm2"], capture_output=True, text=True, check=False)
@@ -75,7 +66,7 @@ def test_up_serves_the_pages_of_its_recipe_and_ends_them_and_survives_a_hang_up_
     # `trap` as nohup does, so that the end of a login does not end it
     shell = ["sh", "-c", f"trap '' HUP; exec {shlex.join(command)}"]
     with output.open("w") as file, subprocess.Popen(shell, stdout=file, stderr=file) as process:
-        wait_for(lambda: "pages       http" in output.read_text(), output.read_text)
+        until(lambda: "pages       http" in output.read_text(), why=output.read_text)
         process.send_signal(signal.SIGHUP)
         link = re.findall(r"pages +(\S+)", output.read_text())[-1]
         assert httpx.get(link).status_code == 200
@@ -83,10 +74,10 @@ def test_up_serves_the_pages_of_its_recipe_and_ends_them_and_survives_a_hang_up_
         family = psutil.Process(process.pid).children(recursive=True)
         (page,) = [child for child in family if "inspect" in child.cmdline()]
         page.kill()
-        wait_for(lambda: len(set(re.findall(r"pages +(\S+)", output.read_text()))) == 2, output.read_text)
+        until(lambda: len(set(re.findall(r"pages +(\S+)", output.read_text()))) == 2, why=output.read_text)
         family = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        assert not psutil.wait_procs(family, timeout=60)[1]
+        until_gone(family)
     assert link not in (tmp_path / "run" / "logs" / "up.log").read_text(), "the key is shown on the terminal only"
 
 
@@ -108,7 +99,7 @@ def test_whatever_ends_it_nothing_that_it_began_stays(tmp_path: Path, ending: st
     # the shell is the parent; `:` keeps it from being replaced by the command
     shell = ["sh", "-c", f"{shlex.join([*START, '--run', str(run), '--model', 'crafts', '--page-port', '0'])}; :"]
     with terminal(shell, tmp_path, {**os.environ, "TERM": "xterm"}) as at:
-        wait_for(lambda: (run / "locks" / "collect.owner").exists() and "open this link" in at.text(), at.text)
+        until(lambda: (run / "locks" / "collect.owner").exists() and "open this link" in at.text(), why=at.text)
         family = psutil.Process(at.pid).children(recursive=True)
         assert len(family) >= 4
         if ending == "parent":
@@ -117,6 +108,6 @@ def test_whatever_ends_it_nothing_that_it_began_stays(tmp_path: Path, ending: st
             at.hang_up()
         else:
             family[0].send_signal(signal.SIGTERM)
-        assert not psutil.wait_procs(family, timeout=60)[1]
+        until_gone(family)
         if ending == "SIGTERM":
-            wait_for(lambda: f"To go on: clawctl start --run {run}" in at.text(), at.text)
+            until(lambda: f"To go on: clawctl start --run {run}" in at.text(), why=at.text)

@@ -17,6 +17,7 @@ from clawctl.launch.status import LiveStatus
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.progress import StepReport, report
+from tests.waiting import exit_code_of
 
 
 @dataclass
@@ -87,6 +88,6 @@ def test_a_terminal_shows_the_status_in_place_of_the_log(tmp_path: Path) -> None
     with suppress(OSError):  # it has ended
         while chunk := os.read(leader, 65536):
             output += chunk
-    assert process.wait(timeout=60) == 0
+    assert exit_code_of(process) == 0
     os.close(leader)
     assert b" | " not in output

@@ -33,7 +33,6 @@ def test_the_sessions_fill_their_tries() -> None:
         assert 0.85 * shape.tokens < laid < 1.15 * shape.tokens
 
 
-@pytest.mark.timeout(900)
 def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
     results = gpu.Results(tmp_path / "gpu.json")
     gpu.rehearse(CASES, results, tmp_path)

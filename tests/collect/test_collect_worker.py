@@ -20,7 +20,7 @@ from clawctl.run.directory import RunDir, open_run, published, quarantine, sole_
 from clawctl.run.rows import Exchange, Turn
 from clawctl.run.shards import read_turns
 from clawctl.run.storage import Disk, StorageUnreachable, mount_at, unmount
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_complete_turn_is_published_soon_and_a_signal_publishes_the_rest(run, 
     assert time.monotonic() - begun < 100  # 0.05 s and a little, not `session_timeout_s`; a loaded machine is no failure
     append(path, exchanges[2])
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 0
+    assert exit_code_of(process) == 0
 
 
 def test_killed_at_any_moment_no_turn_is_lost_and_none_is_published_twice(run, start) -> None:

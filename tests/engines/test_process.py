@@ -11,7 +11,7 @@ import pytest
 
 from tests.serve.asking import body
 from tests.serve.served import Server
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 
 def children(pid: int) -> list[int]:
@@ -67,9 +67,9 @@ def test_without_its_models_serve_refuses_requests_and_ends(tmp_path: Path, mode
         frames: list[str] = []
         listener = streaming(server, frames)
         os.kill(models_of(server), signal.SIGKILL)
-        listener.join(60)
+        listener.join()
         assert any("the engine failed during the answer" in frame for frame in frames)
-        assert server.process.wait(60) == 1
+        assert exit_code_of(server.process) == 1
         assert "the engine failed: the engine's process was ended by SIGKILL" in server.log.read_text()
         assert {line["status"] for line in server.captured()} <= {"ok", "error"}
 
@@ -79,7 +79,7 @@ def test_the_models_end_with_serve(tmp_path: Path, model_path: Path, number: Any
     with Server(tmp_path / "run", model_path, forks=False) as server:
         models = models_of(server)
         server.process.send_signal(number)
-        server.process.wait(60)
+        server.process.wait()
         until(lambda: not runs(models))
 
 
@@ -90,5 +90,5 @@ def test_an_interrupt_from_the_terminal_leaves_the_models_running_until_serve_ha
         server.process.send_signal(signal.SIGINT)
         assert server.say("hello").choices
         assert runs(models)
-        server.process.wait(60)
+        server.process.wait()
         until(lambda: not runs(models))

@@ -7,6 +7,7 @@ from vllm_served import NEEDS_VLLM, STARTS_S, engine
 
 from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server, until
+from tests.waiting import until_gone
 
 pytestmark = NEEDS_VLLM
 
@@ -19,8 +20,7 @@ def test_nothing_is_left_when_serve_is_killed(tmp_path: Path) -> None:
     children = process.children(recursive=True)
     server.kill()
     server.wait()
-    _, alive = psutil.wait_procs(children, 60)
-    assert not alive
+    until_gone(children)
 
 
 def test_an_unknown_argument_of_vllm_is_reported_with_exit_code_2(tmp_path: Path) -> None:

@@ -366,7 +366,6 @@ def practising(model_path: Path, **sections: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.timeout(300)
 def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_away(tmp_path: Path, model_path: Path) -> None:
     data = practising(model_path)
     path = tmp_path / "recipe.yaml"
@@ -376,13 +375,13 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         for request in REQUESTS:
             body = {"model": "tiny", "messages": request, "max_tokens": 4, "session_done": True}
             httpx.post(f"{server.url}/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=60)
-        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), "the requests are judged", tmp_path)
         write_note(run, "default", replace(add_note(run, "default", NOTE).note, state="prompted"))
 
         def note() -> Note:
             return read_notes(run, "default")[0]
 
-        wait_for(lambda: note().followed, 120, "the note is practised and measured", tmp_path)
+        wait_for(lambda: note().followed, "the note is practised and measured", tmp_path)
         assert (note().state, note().steps) in (("practised", 2), ("learned", 2))
         assert note().followed[0][0] == 2
         played = [turn for turn in turns_of(run) if turn.episode is not None]
@@ -391,10 +390,10 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
         assert len({(turn.episode or {})["plan"] for turn in played}) == 1, "the second step was played with the first"
         assert [read_policy(run, version).metrics["practised"] for version in (1, 2)] == [4, 4]
         write_note(run, "default", replace(note(), state="practised", followed=(), reason=None))
-        wait_for(lambda: note().followed, 60, "a measurement that was broken off is made up for", tmp_path)
+        wait_for(lambda: note().followed, "a measurement that was broken off is made up for", tmp_path)
         assert note().followed[0][0] == 2, "no step was needed for it"
         write_note(run, "default", replace(note(), state="retracted"))
-        wait_for(lambda: note().steps == 0, 120, "what was taken back is practised away", tmp_path)
+        wait_for(lambda: note().steps == 0, "what was taken back is practised away", tmp_path)
         later = [turn for turn in turns_of(run) if turn.episode is not None and turn.created_at > played[-1].created_at]
         assert {(turn.episode or {})["hint"] for turn in later[1:]} <= {"", NOTE}
         assert note().state == "retracted"
@@ -402,11 +401,10 @@ def test_a_note_is_practised_and_measured_and_what_is_taken_back_is_practised_aw
             other = add_note(run, "default", text).note
             write_note(run, "default", replace(other, state="prompted"))
             hinted = lambda: any(text in str((turn.episode or {}).get("hint")) for turn in turns_of(run))  # noqa: B023, E731
-            wait_for(hinted, 120, "a note that is deleted meanwhile ends no stage", tmp_path)
+            wait_for(hinted, "a note that is deleted meanwhile ends no stage", tmp_path)
             (run.notes / "default" / f"{other.id}.md").unlink()
 
 
-@pytest.mark.timeout(300)
 def test_a_note_of_a_key_with_its_own_policy_is_practised_in_that_policy_alone(tmp_path: Path, model_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(practising(model_path, policies={"per": "key"})))
@@ -414,14 +412,14 @@ def test_a_note_of_a_key_with_its_own_policy_is_practised_in_that_policy_alone(t
         url, key = yaml.safe_load((run.root / "serve.json").read_text())["url"], add_key(run, "anna", "anna")
         begin_policies(run)
         headers, answered = {"authorization": f"Bearer {key}"}, list[int]()
-        wait_for(lambda: httpx.get(f"{url}/models", headers=headers).status_code == 200, 30, "the key is known", tmp_path)
+        wait_for(lambda: httpx.get(f"{url}/models", headers=headers).status_code == 200, "the key is known", tmp_path)
         for request in REQUESTS:
             body = {"model": "tiny", "messages": request, "max_tokens": 4, "session_done": True}
             answered.append(httpx.post(f"{url}/chat/completions", json=body, headers=headers, timeout=60).status_code)
         assert set(answered) == {200}
-        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), 60, "the requests are judged", tmp_path)
+        wait_for(lambda: len(verdicts_of(run)) == len(REQUESTS), "the requests are judged", tmp_path)
         write_note(run, "anna", replace(add_note(run, "anna", NOTE).note, state="prompted"))
-        wait_for(lambda: read_notes(run, "anna")[0].followed, 150, "the note is practised and measured", tmp_path)
+        wait_for(lambda: read_notes(run, "anna")[0].followed, "the note is practised and measured", tmp_path)
         played = [turn for turn in turns_of(run) if turn.episode is not None]
         assert {(turn.user, turn.policy_name) for turn in played} == {("anna", "anna")}
         assert list_versions(run) == [0], "the shared policy has learned nothing"

@@ -25,6 +25,7 @@ from clawctl.run.policies import ensure_base_policy, live_version, move_live, pu
 from clawctl.run.rows import Policy
 from tests.eval.answering_server import Answering, announce, answering
 from tests.eval.sums import MARGINS, SUMS, Sum, bad, good, sums
+from tests.waiting import exit_code_of, until
 
 RECIPE = Recipe.model_validate({"eval": {"suites": [SUMS], "problems": 9, "temperature": 0.7}})
 GATED = Recipe.model_validate({"eval": {"suites": [SUMS], "problems": 8}, "gate": MARGINS})
@@ -314,13 +315,12 @@ def test_a_missing_server_is_an_error_for_one_version_and_patience_for_a_followe
     time.sleep(0.5)
     with answering(versions_that({0: bad, 1: good})) as server:
         announce(run, server.url)
-        deadline = time.monotonic() + 90
-        while live_version(run) != 1 and time.monotonic() < deadline:
-            time.sleep(0.05)
-        publish(run, 2)
-        stop.set()
-        follower.join(60)
-    assert not follower.is_alive()
+        try:
+            until(lambda: live_version(run) == 1)
+            publish(run, 2)
+        finally:
+            stop.set()
+            follower.join()
     assert live_version(run) == 1
 
 
@@ -351,12 +351,10 @@ def test_two_eval_workers_on_one_run_are_refused_and_sigterm_ends_one_that_measu
         recipe.write_text(dump_recipe(RECIPE))
         command = [sys.executable, "-m", "clawctl", "eval", "--run", str(run.root), "--recipe", str(recipe)]
         first = subprocess.Popen(command, stderr=subprocess.PIPE)
-        deadline = time.monotonic() + 90
-        while not server.asked and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: server.asked)
         second = subprocess.run([*command, "--once"], capture_output=True, text=True, check=False)
         first.send_signal(signal.SIGTERM)
-        assert first.wait(60) == 0
+        assert exit_code_of(first) == 0
         slow.set()
         first.communicate()
     assert second.returncode == 1

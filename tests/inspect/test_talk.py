@@ -1,7 +1,6 @@
 """The page Talk, in front of a real server: what is said there counts as over the API."""
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from clawctl.run.shards import read_turns
 from scripts.real_clients import serving
 from tests import forked
 from tests.inspect.test_web import Site
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -84,10 +84,7 @@ def test_two_versions_answer_the_same_words_and_stay_unnamed_until_they_are_reve
     assert "not captured, because a fixed version answered" in page
     for side in ("a-0-0", "a-0-1"):
         assert site.post("/rate", id=talk, answer=side, rating="good").status_code == 303
-    deadline = time.monotonic() + 30
-    while len(captured(site.run)) <= before:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: len(captured(site.run)) > before)
     new = captured(site.run)[before:]
     lines_of_feedback = [line for path in site.run.feedback.glob("*.jsonl") for line in path.read_bytes().splitlines()]
     good = [rating for rating in map(orjson.loads, lines_of_feedback) if rating["rating"] == 1]

@@ -16,7 +16,7 @@ from clawctl.run.endpoint import announce
 from tests.judge.judging import by_words, verdicts_of
 from tests.judge.made_turns import reply, shard
 from tests.judge.scripted_judge import ScriptedJudge
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_two_workers_never_judge_a_turn_twice_and_a_signal_ends_them(run, servin
     until(lambda: all(handles_sigterm(worker.pid) for worker in workers))  # one may still be importing while the other judges
     for worker in workers:
         worker.send_signal(signal.SIGTERM)
-    assert [worker.wait(60) for worker in workers] == [0, 0]
+    assert [exit_code_of(worker) for worker in workers] == [0, 0]
 
 
 def test_of_two_workers_one_is_killed_in_the_middle_of_a_shard_and_the_other_takes_it_over(run, serving, start) -> None:

@@ -28,7 +28,7 @@ from tests import forked
 from tests.inspect.example_run import run as example
 from tests.inspect.example_run import turn
 from tests.serve.served import Server, build_model
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 __all__ = ["example"]
 
@@ -219,7 +219,7 @@ def test_a_worker_that_may_be_stopped_ends_cleanly_and_its_place_is_free_again_a
     try:
         until((example.locks / "collect.owner").exists)
         assert forget(example, Selection(session="s1"), dry_run=False, retrain=False, end_workers=True).turns == 5
-        assert worker.wait(60) == 0
+        assert exit_code_of(worker) == 0
         with sole_worker(example, "collect"):
             pass
     finally:

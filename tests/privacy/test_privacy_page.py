@@ -38,7 +38,7 @@ def test_a_command_of_the_page_answers(example: RunDir, command: str) -> None:
     command = command.replace("--user anna", "--user other")  # who has turns in this run
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "CLAWCTL_RUN": str(example.root), "PATH": path}
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, check=False, timeout=60)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     if command.startswith(PRINTS_NOTHING):
         assert done.stdout == ""

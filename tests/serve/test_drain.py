@@ -9,7 +9,7 @@ import pytest
 from asking import body
 from served import Server
 
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 
 def test_after_sigterm_health_reports_draining_before_the_port_closes(tmp_path: Path, model_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_after_sigterm_health_reports_draining_before_the_port_closes(tmp_path: 
         assert httpx.get(f"{root}/health/ready").json() == {"ready": False, "reason": "draining"}
         assert httpx.get(f"{root}/health/live").status_code == 200
         assert server.say("hello").choices  # a balancer that has not noticed yet is served
-        assert server.process.wait(60) == 0, server.log.read_text()
+        assert exit_code_of(server.process) == 0, server.log.read_text()
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{root}/health")
 
@@ -38,8 +38,8 @@ def test_requests_that_outlast_the_drain_are_ended_and_captured(tmp_path: Path, 
         listener.start()
         until(lambda: server.health()["requests"]["running"] == 1)
         server.process.send_signal(signal.SIGTERM)
-        listener.join(60)
-        assert server.process.wait(60) == 0, server.log.read_text()
+        listener.join()
+        assert exit_code_of(server.process) == 0, server.log.read_text()
         lines = server.captured()
         assert len(lines) == 16
         assert "cancelled" in {line["status"] for line in lines}

@@ -3,7 +3,6 @@
 import shutil
 import signal
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -23,6 +22,7 @@ from clawctl.trainers.local.model import MASTER
 from clawctl.trainers.local.ranks import Ranks
 from tests import forked
 from tests.train.tiny import Sampler, make_model, make_recipe, publish_turns, run_training
+from tests.waiting import until
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
 
@@ -176,13 +176,10 @@ def test_a_checkpoint_that_cannot_be_read_is_a_clear_error(run: RunDir, sampler:
         train(run, make_recipe(model_path))
 
 
-def appears(run: RunDir, patterns: list[str], process: ForkServerProcess, patience: float = 60) -> None:
+def appears(run: RunDir, patterns: list[str], process: ForkServerProcess) -> None:
     """Wait, closely, until a file matches, or the process ends."""
-    end = time.monotonic() + patience
-    while process.is_alive() and time.monotonic() < end:
-        if any(next(run.root.glob(pattern), None) for pattern in patterns):
-            return
-        time.sleep(0.001)  # or the search takes the core that the trainer computes on
+    pause_s = 0.001  # or the search takes the core that the trainer computes on
+    until(lambda: not process.is_alive() or any(next(run.root.glob(name), None) for name in patterns), pause_s=pause_s)
 
 
 def test_a_trainer_killed_at_any_phase_trains_each_turn_once_and_to_the_same_weights(

@@ -187,7 +187,7 @@ def test_a_step_begins_once_nobody_has_asked_anything_for_a_while(
     until(lambda: server.write() or waits in caplog.text)  # it gives signs of life meanwhile
     assert not run.steps.exists()
     answering.__exit__(None, None, None)
-    training.join(60)
+    training.join()
     assert run.steps.exists()
 
 

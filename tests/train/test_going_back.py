@@ -32,6 +32,7 @@ from clawctl.train.ledger import read_ledger
 from tests import forked
 from tests.train.test_checkpoints import ALONE, same_weights, train
 from tests.train.tiny import Sampler, make_recipe, publish_shard, publish_turns, run_training
+from tests.waiting import until
 
 TWICE = "trained into refused versions twice"
 
@@ -72,14 +73,7 @@ def running(run: RunDir, recipe: Recipe) -> Iterator[None]:
         yield
     finally:
         stop.set()
-        worker.join(60)
-        assert not worker.is_alive()
-
-
-def until(condition: Any) -> None:
-    from tests.waiting import until as wait
-
-    wait(condition, 120)
+        worker.join()
 
 
 def test_after_a_refusal_training_continues_from_the_live_version_with_its_weights_and_optimizer(

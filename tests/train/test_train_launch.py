@@ -19,7 +19,7 @@ from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.ranks import Ranks
 from tests import forked
 from tests.train.tiny import Sampler, make_recipe, publish_turns, resume, run_training
-from tests.waiting import until
+from tests.waiting import exit_code_of, until
 
 
 def command(run: RunDir, tmp_path: Path, model: Path, **changes: Any) -> list[str]:
@@ -100,7 +100,7 @@ def test_a_following_trainer_trains_new_turns_and_stops_cleanly(
         publish_turns(run, sampler, 6)
         until(lambda: live_version(run) == 1)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(90) == 0
+        assert exit_code_of(process) == 0
     finally:
         process.kill()
     assert "Traceback" not in (tmp_path / "log").read_text()

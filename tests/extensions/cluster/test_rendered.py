@@ -2,8 +2,6 @@
 
 import json
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from clawctl.extensions.cluster.slurm import Slurm
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import open_run, publish_bytes
 from tests.extensions.cluster.test_slurm import jobs_of
+from tests.waiting import until
 
 
 def test_a_sky_task_has_the_stage_its_machines_and_the_users_own_keys(tmp_path: Path) -> None:
@@ -59,20 +58,13 @@ def test_ray_shows_an_actor_for_each_process(tmp_path: Path) -> None:
     assert "'resources': {'cpu-node': 1}" in RayCluster().render(jobs["judge"])
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_an_actor_starts_its_stage_again_until_it_is_done_and_refused_recipes_end_it(tmp_path: Path) -> None:
     fails_once = f"test -e {tmp_path}/tried && exit 0; touch {tmp_path}/tried; exit 1"
     actor = StageActor("clawctl-run-judge-0", 0, 1, 0, fails_once, {}, str(tmp_path))
-    wait_for(lambda: actor.state()["code"] is not None)
+    until(lambda: actor.state()["code"] is not None)
     assert (actor.state()["code"], actor.state()["starts"]) == (0, 2)
     refusing = StageActor("clawctl-run-judge-0", 1, 1, 0, "echo it refuses; exit 2", {}, str(tmp_path))
-    wait_for(lambda: refusing.state()["code"] == 2)
+    until(lambda: refusing.state()["code"] == 2)
     assert (tmp_path / "judge-1.out").read_text() == "it refuses\n"
 
 
@@ -88,7 +80,7 @@ def test_a_trainer_on_one_gpu_starts(tmp_path: Path, slurm: Path, on: str) -> No
         code, output = done.returncode, done.stdout + done.stderr
     else:
         actor = StageActor(f"{job.name}-0", 0, 1, job.gpus, job.command, job.environment, str(tmp_path))
-        wait_for(lambda: actor.state()["code"] is not None)
+        until(lambda: actor.state()["code"] is not None)
         code, output = actor.state()["code"], (tmp_path / "train-0.out").read_text()
     assert code == 0, output
     assert "train has finished all steps" in output
@@ -97,7 +89,7 @@ def test_a_trainer_on_one_gpu_starts(tmp_path: Path, slurm: Path, on: str) -> No
 def test_stopping_an_actor_ends_its_process_as_ctrl_c_would(tmp_path: Path) -> None:
     patient = f"trap 'echo bye; exit 0' TERM; touch {tmp_path}/ready; while true; do sleep 0.1; done"
     actor = StageActor("clawctl-run-serve-0", 0, 1, 0, patient, {"NAME": "value"}, str(tmp_path))
-    wait_for((tmp_path / "ready").exists)
+    until((tmp_path / "ready").exists)
     actor.stop()
     assert (tmp_path / "serve-0.out").read_text().endswith("bye\n")
     assert actor.state()["starts"] == 1

@@ -1,7 +1,6 @@
 """Killed ranks: the others report it and end, torchrun restarts them, and the weights equal those of an undisturbed run."""
 
 import signal
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -15,6 +14,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.train.checkpoints import read_rows
 from tests import forked
 from tests.train.tiny import Sampler, make_recipe, publish_turns
+from tests.waiting import until
 
 STEPS, PATIENCE = 6, 120
 
@@ -45,10 +45,7 @@ def launch(tmp_path: Path, model_path: Path) -> Iterator[Callable[[RunDir], Fork
 
 def appears(run: RunDir, pattern: str) -> None:
     """Wait, closely, until a file matches."""
-    end = time.monotonic() + PATIENCE
-    while not any(run.root.glob(pattern)):
-        assert time.monotonic() < end, pattern
-        time.sleep(0.002)
+    until(lambda: any(run.root.glob(pattern)), PATIENCE, lambda: pattern, pause_s=0.002)
 
 
 def ranks_of(torchrun: ForkServerProcess) -> list[psutil.Process]:

@@ -48,6 +48,7 @@ TURNS = 24  # of the killed run: six steps
 LORA = {"rank": 8, "alpha": 32.0}  # what scripts/tinker_server.py has room for
 LR = 7.5e-4  # of adapters: ten times that of all weights
 _TOPK = 4
+_IDS = 50, 1500  # of the model's vocabulary; for other ids SkyRL answers NaN, which its HTTP server then refuses to send
 _START_S = 300.0
 _FREE_S = 15.0
 
@@ -262,7 +263,7 @@ def made_samples(method: str) -> list[Any]:
     draw = random.Random(0)
 
     def some(count: int) -> list[int]:
-        return [draw.randrange(50, 1900) for _ in range(count)]
+        return [draw.randrange(*_IDS) for _ in range(count)]
 
     samples = []
     for number in range(8):
@@ -376,7 +377,7 @@ def made_turns(model: Path, count: int) -> list[Turn]:
     causal: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=torch.float32).eval()
     draw, turns = random.Random(2), []
     for number in range(count):
-        ids = [draw.randrange(50, 1900) for _ in range(24)]
+        ids = [draw.randrange(*_IDS) for _ in range(24)]
         with torch.no_grad():
             logprobs = causal(input_ids=torch.tensor([ids])).logits[0, :-1].log_softmax(-1)
         sampled = logprobs.gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1).tolist()

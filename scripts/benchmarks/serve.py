@@ -12,6 +12,7 @@ _CASES = {
     "fuzz": "serve_fuzz",
     "vllm-matrix": "serve_matrix",
     "hand-over": "serve_handover",
+    "vllm-pool": "serve_pool",
 }
 
 

@@ -43,7 +43,7 @@ from clawctl.serve.memory import vllm_options
 from clawctl.trainers.local.loading import adapted, load_causal
 from clawctl.trainers.local.model import PolicyModel, load_policy
 from clawctl.trainers.local.ranks import Ranks
-from scripts.benchmarks.table import Row, arguments, report
+from scripts.benchmarks.table import Row, make_parser, report
 
 ROOT = Path(__file__).parents[2]
 VERSIONS, QUICK_VERSIONS = 20, 3
@@ -57,11 +57,19 @@ KEPT_PARTS = ("weights", "gradients", "optimizer")
 
 
 def main() -> None:
-    options = arguments(__doc__ or "")
-    with tempfile.TemporaryDirectory(prefix="clawctl-card-") as folder:
-        rows = [*plan_rows(), *one_gpu_rows(), *canary_rows(Path(folder), QUICK_VERSIONS if options.quick else VERSIONS)]
-        rows += [*tinker_rows(), *memory_rows(), *device_rows()]
-    report("card", rows, options.json)
+    parts: dict[str, Callable[[bool], list[Row]]] = {
+        "plan": lambda quick: plan_rows(),
+        "one_gpu": lambda quick: one_gpu_rows(),
+        "canary": lambda quick: canary_rows(QUICK_VERSIONS if quick else VERSIONS),
+        "tinker": lambda quick: tinker_rows(),
+        "memory": lambda quick: memory_rows(),
+        "devices": lambda quick: device_rows(),
+    }
+    parser = make_parser(__doc__ or "")
+    parser.add_argument("--only", choices=parts, help="one part of it")
+    options = parser.parse_args()
+    chosen = [options.only] if options.only else list(parts)
+    report("card", [row for name in chosen for row in parts[name](options.quick)], options.json)
 
 
 def plan_rows() -> list[Row]:
@@ -146,8 +154,13 @@ def tested(*arguments: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def canary_rows(folder: Path, count: int) -> list[Row]:
-    run, recipe = open_run(folder / "run"), quantised_recipe()
+def canary_rows(count: int) -> list[Row]:
+    with tempfile.TemporaryDirectory(prefix="clawctl-card-") as folder:
+        return versions_rows(open_run(Path(folder) / "run"), count)
+
+
+def versions_rows(run: RunDir, count: int) -> list[Row]:
+    recipe = quantised_recipe()
     ensure_base_policy(run, recipe.model.path)
     refused, caught, before = 0, 0, list[float]()
     for seed in range(count):

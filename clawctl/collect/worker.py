@@ -8,8 +8,6 @@ import gc
 import heapq
 import itertools
 import logging
-import re
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from clawctl.collect.published_sessions import PublishedSessions
 from clawctl.collect.read_position import ReadPosition, quarantined_shards
 from clawctl.collect.sessions import Sessions
 from clawctl.collect.side_rules import VERSION
+from clawctl.collect.stems import OWN_DRAFT, new_stem
 from clawctl.collect.upkeep import Upkeep
 from clawctl.collect.waiting import ArrivedExchange
 from clawctl.config import Recipe
@@ -47,7 +46,6 @@ BATCH = 256  # exchanges between two checks of the shard limits
 MAX_UNSURE = 1024  # exchanges held back for a parent that may still be read
 REPORT_S = 10.0
 UPKEEP_S = 60.0
-_OWN_DRAFT = re.compile(r"\.\d{20}-[0-9a-f]{6}(-merged)?\.parquet\..*\.tmp")
 
 
 def collect(run: RunDir, recipe: Recipe, once: bool, end_sessions: bool = False) -> None:
@@ -264,7 +262,7 @@ class Collector:
         """Write one shard. Returns False if the disk refuses: the rows wait, and the next poll tries again."""
         if self._unwritten_shard is None:
             rows = self._waiting[: _whole_episodes(self._waiting, self._settings.shard_turns)]
-            self._unwritten_shard = self._next_stem(), rows
+            self._unwritten_shard = new_stem(self._last_stem, storage_of(self._run.root).host), rows
         # A shard that may have been published, although the response was lost, is published again under the same name
         stem, rows = self._unwritten_shard
         try:
@@ -285,14 +283,6 @@ class Collector:
         self._published += len(rows)
         self._shards += 1
         return True
-
-    def _next_stem(self) -> str:
-        """Return a new stem. Stems always increase, even if the clock is set back, because they define the order of shards."""
-        before = self._last_stem[:20]
-        timestamp = (
-            max(time.time_ns(), int(before) + 1) if before.isascii() and before.isdigit() and before < "9" * 20 else time.time_ns()
-        )
-        return f"{timestamp:020d}-{secrets.token_hex(3)}"
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
@@ -341,7 +331,7 @@ def remove_leftovers(run: RunDir) -> None:
     are a day old.
     """
     for path in run.trajectories.glob(".*.tmp"):
-        if _OWN_DRAFT.fullmatch(path.name):
+        if OWN_DRAFT.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
 

@@ -12,6 +12,8 @@ class CollectConfig(Section):
     """A shard is published when this many turns are complete, or after `shard_age_s`."""
     shard_age_s: float = Field(5.0, ge=0)
     """A shard is published at the latest when the oldest complete turn has waited this many seconds."""
+    merge_shards: int = Field(256, gt=1)
+    """Small shards that no stage needs any more are merged once there are this many of them."""
     edits: str | None = None
     """A folder in which agents work, best a git repository. The share of the lines that an answer wrote there and a person kept
     rates the answer, unless a person rated it. Unset: no file is read."""

@@ -145,7 +145,8 @@ class _Worker:
         """Claim a shard and return its turns. Returns None if this worker cannot judge it now."""
         try:
             acquired = claim.enter_context(claimed(self._run, f"judge-{path.stem}"))
-            acquired = acquired and not is_published(self._verdicts(path.stem))
+            # Collect removes merged turns before their verdicts, so a shard that is there after the look has no verdicts
+            acquired = acquired and not is_published(self._verdicts(path.stem)) and is_published(path)
         except OSError as error:
             if not is_temporary(error):
                 raise

@@ -182,10 +182,9 @@ def _read_offsets(run: RunDir) -> dict[str, int]:
 def _published_at(path: Path, written: float, downloaded: bool) -> float:
     """Return when the newest rows of a shard were first published. Merging or downloading them does not make them younger."""
     try:
-        if downloaded:
-            return min(written, int(path.stem[:20]) / 1e9) + _DAY_S
-        parts = merged_from(path)
-        return int(max(parts)[:20]) / 1e9 if parts else written
+        parts = merged_from(path) or [path.stem] * downloaded
+        published_at = int(max(parts)[:20]) / 1e9 if parts else written
+        return min(written, published_at) + (_DAY_S if downloaded else 0.0)
     except (UnreadableShard, ValueError):
         return written
 

@@ -30,6 +30,7 @@ class Storage(Protocol):
     """
 
     in_bucket: bool = False  # whether each host has a local copy of the run, and captures that no other host can reach
+    host: str = ""  # the id of this host's copy
 
     def publish(self, draft: Path, path: Path) -> None:
         """Publish a complete file under `path`. In a bucket, a file that is published once keeps its first content, which `path`
@@ -94,7 +95,7 @@ class Storage(Protocol):
         return
 
     def pending_removals(self) -> dict[str, bytes]:
-        """Return the requests that this host has not carried out yet, by name."""
+        """Return the requests made until now that this host has not carried out yet, by name."""
         return {}
 
     def complete_removal(self, name: str) -> None:

@@ -39,7 +39,7 @@ _SLICE = 400  # turns per captured slice
 _RETENTION_EVERY_S = 30.0
 _PATIENCE_S = 300.0  # without progress
 RECIPE = {
-    "collect": {"session_timeout_s": 4.0, "shard_age_s": 1.0},
+    "collect": {"session_timeout_s": 4.0, "shard_age_s": 1.0, "merge_shards": 32},
     "train": {"method": "binary", "batch_turns": 64, "batch_wait_s": 5, "max_steps": None},
     "privacy": {"max_gb": 0.1, "keep_untrained": True},
     "gate": None,

@@ -121,7 +121,7 @@ def long_rows(folder: Path, sessions: int) -> list[Row]:
         neutral = [Verdict(turn_id, 0.0, [0], None, [], "bench", None, None) for turn_id in read_turn_ids(path)]
         write_verdicts(run.verdicts / path.name, neutral)
     begun = time.process_time()
-    Upkeep(run, Recipe()).work(ReadPosition(run))
+    Upkeep(run, Recipe.model_validate({"collect": {"merge_shards": 2}})).work(ReadPosition(run))
     merging = time.process_time() - begun
     sizes["long, merged"] = size_of(run)
     rows = [Row(case, "bytes_per_distinct_token", size / distinct, "bytes") for case, size in sizes.items()]

@@ -29,7 +29,7 @@ def run(tmp_path) -> RunDir:
 
 
 def recipe(**settings: object) -> Recipe:
-    return Recipe.model_validate({"collect": {"shard_age_s": 0.1, **settings}, "eval": {"holdout": 0}})
+    return Recipe.model_validate({"collect": {"shard_age_s": 0.1, "merge_shards": 32, **settings}, "eval": {"holdout": 0}})
 
 
 def rows_of(run: RunDir) -> list[Turn]:

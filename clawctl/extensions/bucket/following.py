@@ -92,19 +92,25 @@ class HostFollower:
     def refresh(self) -> None:
         """List the store, copy missing files from it, and remove files that it no longer has.
 
-        A file appears under its name once its content is complete.
+        A file appears under its name once its content is complete. A listing of several pages may miss a merged shard and also its
+        parts, which are removed later. So files are removed once a second listing has brought what replaces them.
         """
         local = self._local.tags()  # before the listing: files published from now on may be missing in it
         _, position = self._announcements.since(Place())
+        listed = self._bring_listed()
+        if gone := local - listed:
+            listed = self._bring_listed()
+        for name in sorted(gone - listed, key=order, reverse=True):
+            self._remove_local(name)
+        self.bring_requests()
+        self._place, self._listed_at = position, time.monotonic()
+        self.list_s = max(_LIST_S, _PAGE_S * len(listed) / 1000)
+
+    def _bring_listed(self) -> set[str]:
         remote = {stored.name.removeprefix("run/"): stored for stored in self._objects.list("run/")}
         for name in sorted(remote, key=order):
             self._bring(name, remote[name])
-        for name in local - remote.keys():
-            self._remove_local(name)
-        for stored in self._objects.list("forgotten/"):
-            self._bring_request(stored.name)
-        self._place, self._listed_at = position, time.monotonic()
-        self.list_s = max(_LIST_S, _PAGE_S * len(remote) / 1000)
+        return set(remote)
 
     def _catch_up(self) -> None:
         """Do what `refresh` does for the names that were announced since the last look. If some were missed, list."""
@@ -112,16 +118,20 @@ class HostFollower:
         if changed is None or time.monotonic() - self._listed_at >= self.list_s:
             return self.refresh()
         names = {key.removeprefix("run/"): tag for key, tag in changed.items() if key.startswith("run/")}
+        gone = list[str]()  # removed after what replaces them is here, and turns before their verdicts
         for name in sorted(names, key=order):
             tag = self._local.tag(name)
             if (tag is None and not self._is_wanted(name)) or (tag is not None and tag == names[name]):
                 continue
-            with self._local.held():  # nothing is published on this host between the look and the removal
-                stored = self._objects.describe(f"run/{name}")
-                if stored is None:
-                    self._remove_local(name)
+            stored = self._objects.describe(f"run/{name}")
             if stored is not None:
                 self._bring(name, stored)
+            elif self._local.tag(name) is not None:
+                gone.append(name)
+        for name in reversed(gone):
+            with self._local.held():  # nothing is published on this host between the look and the removal
+                if self._objects.describe(f"run/{name}") is None:
+                    self._remove_local(name)
         for key in changed:
             if key.startswith("forgotten/"):
                 self._bring_request(key)
@@ -131,6 +141,11 @@ class HostFollower:
         if self._is_wanted(name) and self._local.tag(name) != stored.tag:
             with suppress(FileNotFoundError):  # removed since the listing
                 self._fetch(name, stored)
+
+    def bring_requests(self) -> None:
+        """Fetch the requests to forget that were made until now."""
+        for stored in self._objects.list("forgotten/"):
+            self._bring_request(stored.name)
 
     def _bring_request(self, key: str) -> None:
         path = below(self._local.about, key)

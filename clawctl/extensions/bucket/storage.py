@@ -66,7 +66,7 @@ class BucketStorage(Storage):
     in_bucket = True
 
     def __init__(self, root: Path, objects: Objects, leases: Leases, poll_s: float = POLL_S) -> None:
-        self._local, self._objects, self._leases = LocalFolder(root), objects, leases
+        self._local, self._objects, self._leases, self.host = LocalFolder(root), objects, leases, leases.host
         self._announcements = Announcements(objects, self._local.about / "due")
         self.follower = HostFollower(self._local, objects, self._announcements, poll_s)
 
@@ -335,6 +335,7 @@ class BucketStorage(Storage):
         self.refresh()
 
     def pending_removals(self) -> dict[str, bytes]:
+        self.follower.bring_requests()
         return self._local.pending_removals()
 
     def complete_removal(self, name: str) -> None:

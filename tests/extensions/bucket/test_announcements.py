@@ -176,7 +176,7 @@ def test_a_request_to_forget_and_the_lines_that_it_removes_are_announced(hosts: 
     hosts.buckets[0].follower.announce()
     listed = CountingObjects.listed
     hosts.buckets[1].follower.poll_once()
-    assert hosts.buckets[1].pending_removals() == {"r1": b"{}"}
+    assert hosts.buckets[1]._local.pending_removals() == {"r1": b"{}"}
     assert (hosts.second.feedback / "w-1.jsonl").read_bytes() == b"two\n"
     assert CountingObjects.listed == listed
     assert announced(hosts.buckets[0]._objects)[-1] == "run/feedback/w-1.jsonl"

@@ -51,6 +51,10 @@ class Allowed:
             for token, index in zip(ids, self.which, strict=True)
         )
 
+    def is_single(self, index: int) -> bool:
+        """Whether the set allows only one token."""
+        return index >= 0 and int.from_bytes(self.sets[index]).bit_count() == 1
+
     def packed(self) -> str | None:
         """Return the sets as base64 text, or None if the text would be too long to store."""
         if len(self.sets) * (self.vocabulary // 8 + 4) > _MAX_BYTES:

@@ -2,54 +2,61 @@
 
 from typing import Any, Final
 
+import orjson
+
+from clawctl.engines import CannotFollow
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.serve.text import CALL, END_CALL, END_THINK, THINK
 
 MAX_CALLS: Final = 32  # in one answer
-MAX_CHOICES: Final = 8  # answers per request; each has its own grammar process
 _ANY_OBJECT: Final = {"type": "object"}
 _COMBINED: Final = ("allOf", "anyOf", "oneOf", "$ref", "if")
 _OTHER_CALLS: Final = "<function="  # in templates whose calls are not JSON
+# Parameter names in the client's API.
+_API_NAMES: Final = {("responses", "response_format"): "text.format", ("messages", "response_format"): "output_config.format"}
 
 
-def specification(
-    request: GenerationRequest, tokenizer: Any, thinking: bool, switches: frozenset[str] | None
-) -> dict[str, Any] | None:
-    """The input of `Grammars.open`; None if the answer may have any format. `thinking`: the answer begins within reasoning, which
-    is not constrained. `switches`: those of the chat template, None if unknown. Raises Refusal for an invalid format.
+def is_requested(request: GenerationRequest) -> bool:
+    """Whether the request restricts the form of its answer."""
+    form = request.engine_fields.get("response_format")
+    free = form is None or (isinstance(form, dict) and form.get("type") in (None, "text"))
+    return _forced(request) or not free
+
+
+def specification(request: GenerationRequest, tokenizer: Any, thinking: bool, switches: frozenset[str] | None) -> bytes:
+    """The input of `Grammars.open`. `thinking`: the answer begins within reasoning, which is not constrained. `switches`: those of
+    the chat template, None if unknown. Raises Refusal for an invalid format.
 
     An answer may begin with its own reasoning only if the template can switch reasoning on. A mask removes most other ways to
     begin, so it would make reasoning likely. A model that was never trained to reason does not return to the answer.
     """
-    calls, form = _calls(request), _form(request)
-    forced = _forced(request)
-    if not forced and form is None:
-        return None
+    calls, form, forced = _calls(request), _form(request), _forced(request)
     if forced and not calls:
         raise Refusal(400, "'tool_choice' forces a call, but no function in 'tools' can be called", "tool_choice")
-    if request.n > MAX_CHOICES:
-        raise Refusal(400, f"'n' may be at most {MAX_CHOICES} with structured output", "n")
-    if (forced or calls) and _OTHER_CALLS in (tokenizer.chat_template or ""):
+    if calls and _OTHER_CALLS in (tokenizer.chat_template or ""):
         raise Refusal(
             400,
             "the embedded engine can only force tool calls in the Qwen and Hermes formats; serve with --engine vllm",
             "tool_choice",
         )
-    think = tokenizer.get_vocab().get(THINK) if THINK in (tokenizer.chat_template or "") else None
     one_call = request.engine_fields.get("parallel_tool_calls") is False or isinstance(request.tool_choice, dict)
-    return {
+    possible = THINK in (tokenizer.chat_template or "") and THINK in tokenizer.get_vocab() and _may_think(request, switches)
+    content = {
         "calls": calls,
         "max_calls": 1 if one_call else MAX_CALLS,
         "json": None if forced or form is None else form[0],
         "strict": form is not None and form[1],
-        "thinking": thinking,
-        "may_think": think is not None and not thinking and _may_think(request, switches),
-        "begun": _answer_prefix(request) if form is not None and not forced and not thinking else "",
-        "think": think,
+        "reasoning": "begun" if thinking else "possible" if possible else "none",
+        "begun": _answer_prefix(request) if not forced and not thinking else "",
+        "think": THINK,
         "end_think": END_THINK,
         "begin": CALL,
         "end": END_CALL,
     }
+    try:
+        return orjson.dumps(content)
+    except orjson.JSONEncodeError:
+        raise unenforceable(request, CannotFollow("the schema is nested too deeply")) from None
 
 
 def _may_think(request: GenerationRequest, switches: frozenset[str] | None) -> bool:
@@ -97,9 +104,11 @@ def _arguments(schema: Any) -> Any:
 def _form(request: GenerationRequest) -> tuple[Any, bool] | None:
     """The schema of `response_format`, and whether it is strict."""
     form = request.engine_fields.get("response_format")
-    if not isinstance(form, dict) or form.get("type") in (None, "text"):
-        if form is not None and not isinstance(form, dict):
-            raise Refusal(400, "'response_format' must be an object", "response_format")
+    if form is None:
+        return None
+    if not isinstance(form, dict):
+        raise Refusal(400, "'response_format' must be an object", "response_format")
+    if form.get("type") in (None, "text"):
         return None
     if form["type"] == "json_object":
         return _ANY_OBJECT, False
@@ -112,6 +121,12 @@ def _form(request: GenerationRequest) -> tuple[Any, bool] | None:
     return schema, isinstance(json_schema, dict) and json_schema.get("strict") is True
 
 
-def requesting_field(request: GenerationRequest) -> str:
-    """The parameter that requests the format, under its name in chat completions."""
-    return "tool_choice" if _forced(request) else "response_format"
+def unenforceable(request: GenerationRequest, problem: CannotFollow) -> Refusal:
+    """The refusal of a form that no grammar can express within the limits."""
+    param = api_name(request, "tool_choice" if _forced(request) else "response_format")
+    return Refusal(400, f"'{param}' cannot be enforced: {problem}", param)
+
+
+def api_name(request: GenerationRequest, param: str) -> str:
+    """The name of a chat completion's parameter in the client's API."""
+    return _API_NAMES.get((request.api, param), param)

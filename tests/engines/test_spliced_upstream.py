@@ -208,6 +208,13 @@ def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake)
     assert entries[0]["top_logprobs"][0]["token"] == entries[0]["token"]
 
 
+def test_turns_with_strict_tools_are_not_trained_at_an_upstream_because_it_masks_their_calls(through: Server) -> None:
+    strict = {"type": "function", "function": {**LOOK["function"], "strict": True}}
+    for tools, reason in (([LOOK], None), ([LOOK, strict], "strict tools")):
+        post(through, "/chat/completions", {"messages": [{"role": "user", "content": "hello strict"}], "tools": tools})
+        assert through.captured()[-1]["untrainable_reason"] == reason
+
+
 # ---- when not --------------------------------------------------------------------------------------------------------------
 
 

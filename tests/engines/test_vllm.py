@@ -22,10 +22,25 @@ from contract import (
     scores_given_ids_by_the_version_that_is_named,
     unloads_a_version_that_is_not_in_use,
 )
+from masked import masked_logprobs
 from transformers import AutoTokenizer
-from vllm_served import NEEDS_VLLM, STARTS_S, SWAPS_S, adapted, assert_exact, assert_logprobs, go_live, last, publish, refused
+from vllm_served import (
+    EXACT,
+    NEEDS_VLLM,
+    STARTS_S,
+    SWAPS_S,
+    adapted,
+    assert_exact,
+    assert_logprobs,
+    go_live,
+    last,
+    publish,
+    refused,
+)
 
+from clawctl.cut_calls import CUT_CALL
 from clawctl.engines.vllm.child import SERVER
+from clawctl.run.allowed_tokens import unpack
 from clawctl.run.keys import add_key
 from clawctl.run.policies import begin_policy, move_live
 from tests.named_models import TEXT_MODEL
@@ -197,10 +212,9 @@ TOOL = {"type": "function", "function": {"name": "weather", "parameters": WEATHE
         {"n": 2, "temperature": 1.0, "top_k": 1},
         {"stop": ["a"]},
         {"chat_template_kwargs": {"enable_thinking": True}},
-        {"response_format": {"type": "json_schema", "json_schema": {"name": "place", "schema": WEATHER}}},
         {"tools": [TOOL]},
     ],
-    ids=["plain", "logprobs", "n", "stop", "thinking", "schema", "tool"],
+    ids=["plain", "logprobs", "n", "stop", "thinking", "tool"],
 )
 def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, fields: dict[str, Any]) -> None:
     """The greedy answer, straight and through clawctl, which puts it together from a stream."""
@@ -218,6 +232,50 @@ def test_the_client_receives_the_same_as_from_the_engine_itself(vllm: Server, fi
         assert answer.status_code == 200, answer.text
         answers.append(content_of(answer.json()))
     assert answers[2] == answers[1]
+
+
+FORM = {"type": "json_schema", "json_schema": {"name": "place", "schema": WEATHER, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": FORM},
+        {"response_format": FORM, "n": 2, "stream": True, "temperature": 0.7},
+        {"response_format": {"type": "json_object"}},
+        {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "weather"}}},
+    ],
+    ids=["schema", "stream", "object", "required", "named"],
+)
+def test_an_answer_in_a_requested_form_is_exact_and_trainable(vllm: Server, base: Any, fields: dict[str, Any]) -> None:
+    """vLLM's logprobs are those of the distribution over the tokens that clawctl's grammar allows."""
+    before = len(vllm.captured())
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "how many apples?"}], "max_tokens": 40, **fields}
+    answer = httpx.post(vllm.url + "/chat/completions", json=body, headers={"authorization": "Bearer key"}, timeout=300)
+    assert answer.status_code == 200, answer.text
+    lines = vllm.captured()[before:]
+    assert len(lines) == fields.get("n", 1)
+    for line in lines:
+        assert line["untrainable_reason"] in (None, CUT_CALL)
+        assert unpack(line["allowed"]).admits(line["completion_ids"])
+        assert line["logprobs"] == pytest.approx(masked_logprobs(base, line), abs=EXACT)
+        if "tools" in fields:
+            (call,) = line["response"]["tool_calls"]
+            assert orjson.loads(call["function"]["arguments"])["city"] in ("Rome", "Oslo")
+        elif fields["response_format"] is FORM:
+            assert orjson.loads(line["response"]["content"])["city"] in ("Rome", "Oslo")
+
+
+def test_a_form_that_cannot_be_enforced_is_refused_and_strict_tools_are_not(vllm: Server, base: Any) -> None:
+    many = {"name": "x", "schema": {"type": "array", "items": WEATHER, "minItems": 3, "maxItems": 100_000}}
+    with pytest.raises(openai.BadRequestError, match="'response_format' cannot be enforced"):
+        vllm.say("hi", response_format={"type": "json_schema", "json_schema": many}, max_tokens=4)
+    strict: Any = {"type": "function", "function": {**TOOL["function"], "strict": True}}  # type: ignore[dict-item]
+    vllm.say("hi", tools=[strict], max_tokens=8)
+    assert_exact(base, last(vllm))
+    vllm.say("hi", extra_body={"structured_outputs": {"choice": ["yes", "no"]}}, max_tokens=8)
+    assert (last(vllm)["untrainable_reason"], last(vllm)["allowed"]) == ("structured output", None)
 
 
 def straight_to_the_engine(server: Server) -> tuple[str, str]:

@@ -28,6 +28,15 @@ def test_the_key_is_no_argument_and_the_recipes_own_arguments_come_last() -> Non
     assert "hermes" in arguments(made)  # the tiny model's template speaks of <tool_call>
 
 
+def test_it_follows_clawctls_grammars_unless_the_recipe_chooses_another_library() -> None:
+    made = recipe()
+    assert "guidance" in arguments(made)
+    assert environment(made, "secret")["VLLM_ENFORCE_STRICT_TOOL_CALLING"] == "0"
+    other = recipe(engine_args=["--structured-outputs-config.backend", "xgrammar"])
+    assert "guidance" not in arguments(other)
+    assert "VLLM_ENFORCE_STRICT_TOOL_CALLING" not in environment(other, "secret")
+
+
 def test_lora_is_enabled_only_where_adapters_are_trained() -> None:
     assert "--enable-lora" not in arguments(recipe())
     data = {**recipe_data(TEXT_MODEL, engine="vllm"), "train": {"lora": {"rank": 12}}}

@@ -14,11 +14,11 @@ from clawctl.engines.embedded.batches import Batches
 from clawctl.engines.embedded.blocks import Fresh, Request, Served
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
-from clawctl.engines.embedded.grammars import Grammar
 from clawctl.engines.embedded.llama import Llama
 from clawctl.engines.embedded.sight import SeenPrompt, Sight
 from clawctl.engines.embedded.steering import Steered, Steering, steers
 from clawctl.engines.embedded.weights import StagedWeights, eos_ids_of, load_weights
+from clawctl.engines.structured.grammars import Grammar
 from clawctl.run.directory import RunDir
 from clawctl.serve.canary import check_canary
 from clawctl.vision import SentImage
@@ -192,10 +192,10 @@ class Running:
     def _piece(self, tokens: list[Token], ended: bool = False, error: str | None = None, unfollowable: bool = False) -> TokenPiece:
         first, self._seen = self._seen, self._seen + len(tokens)
         which, sets = list[int](), list[bytes]()
-        if self._steered is not None and self._steered.sets is not None:
-            which = self._steered.sets.which[first : self._seen]
+        if self._steered is not None and (grammar := self._steered.grammar) is not None:
+            which = grammar.which[first : self._seen]
             first_set, self._sets = self._sets, max([self._sets - 1, *which]) + 1  # sets are numbered in order of appearance
-            sets = self._steered.sets.distinct[first_set : self._sets]
+            sets = grammar.sets[first_set : self._sets]
         return TokenPiece(self._number, self._start_version, tokens, which, sets, ended, error, unfollowable)
 
     def _end(self, tokens: list[Token], error: str | None, unfollowable: bool = False) -> None:

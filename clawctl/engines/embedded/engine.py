@@ -6,8 +6,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-import orjson
-
 from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK, CannotFollow, Capabilities, EngineFailure, Reply, Sampled, Swap
 from clawctl.engines.embedded.frames import Sampling, Token
@@ -24,15 +22,13 @@ from clawctl.serve.dialects.settings import check_known
 from clawctl.serve.prompt import Rendered, plain_in_thread, render_in_thread
 from clawctl.serve.request_sizes import beyond_context
 from clawctl.serve.sampling import altered_fields, unsupported_field
-from clawctl.serve.structured import requesting_field, specification
+from clawctl.serve.structured import api_name, is_requested, specification, unenforceable
 from clawctl.serve.switches import switches
 from clawctl.serve.work_queues import KeyedLock, WorkQueues
 from clawctl.vision.reader import image_reader
 
-# Concurrent structured requests, per key and in total; each has its own processes, and further requests wait.
-_STRUCTURED_PER_KEY, _STRUCTURED = 32, 96
-# Parameter names in the client's API.
-_API_NAMES = {("responses", "response_format"): "text.format", ("messages", "response_format"): "output_config.format"}
+# Concurrent structured requests, per key and in total, which have their own processes; further requests wait. Answers per request.
+_STRUCTURED_PER_KEY, _STRUCTURED, _STRUCTURED_CHOICES = 32, 96, 8
 
 
 class Embedded:
@@ -60,7 +56,7 @@ class Embedded:
     async def begin(self, request: GenerationRequest, version: Version | None, stack: AsyncExitStack) -> list[Reply]:
         about = self._models.about
         if param := unsupported_field(request.tool_choice if request.use_tools else None, request.engine_fields, about.steers):
-            param = _api_name(request, param)
+            param = api_name(request, param)
             raise Refusal(400, f"the embedded engine does not support '{param}': remove it, or serve with --engine vllm", param)
         refuse_unsupported(request, "embedded")
         await self._models.attach()
@@ -101,14 +97,11 @@ class Embedded:
     async def _opened(self, request: GenerationRequest, thinking: bool, stack: AsyncExitStack) -> list[int]:
         """The numbers of the answers' grammars; empty if the format is free. Another process compiles them, because a schema can
         take any time, and keys take turns. Raises Refusal."""
-        grammar_spec = specification(request, self._tokenizer, thinking, self._switches)
-        if grammar_spec is None:
+        if not is_requested(request):
             return []
-        param = _api_name(request, requesting_field(request))
-        try:
-            packed = as_json(grammar_spec)
-        except CannotFollow as problem:
-            raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+        if request.n > _STRUCTURED_CHOICES:
+            raise Refusal(400, f"'n' may be at most {_STRUCTURED_CHOICES} with structured output", "n")
+        packed = specification(request, self._tokenizer, thinking, self._switches)
         await stack.enter_async_context(self._structured_limit.slot(request.key))
         opened: list[int] = []
         for _ in range(request.n):
@@ -117,7 +110,7 @@ class Embedded:
                 try:
                     opened.append(await asyncio.shield(compiling))
                 except CannotFollow as problem:
-                    raise Refusal(400, f"'{param}' cannot be enforced: {problem}", param) from problem
+                    raise unenforceable(request, problem) from problem
                 except EngineFailure as failure:
                     raise Refusal(500, str(failure)) from failure
                 except asyncio.CancelledError:  # the turn ends with the work, even if the client is gone
@@ -231,14 +224,6 @@ class Pinned:
         self.models.unload(self.version)
 
 
-def as_json(specification: dict[str, Any]) -> bytes:
-    """The specification of a grammar for `ModelProcess.compile`. Raises CannotFollow."""
-    try:
-        return orjson.dumps(specification)
-    except orjson.JSONEncodeError as error:
-        raise CannotFollow("the schema is nested too deeply") from error
-
-
 class _StructuredLimit:
     """Limits structured requests. The requests of one key leave capacity for other keys and wait for each other."""
 
@@ -250,10 +235,6 @@ class _StructuredLimit:
     async def slot(self, key: str) -> AsyncIterator[None]:
         async with self._of_key.setdefault(key, asyncio.Semaphore(_STRUCTURED_PER_KEY)), self._all:
             yield
-
-
-def _api_name(request: GenerationRequest, param: str) -> str:
-    return _API_NAMES.get((request.api, param), param)
 
 
 class EmbeddedReply:

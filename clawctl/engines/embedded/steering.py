@@ -14,7 +14,7 @@ import torch
 
 from clawctl.engines import CannotFollow
 from clawctl.engines.embedded.frames import Sampling
-from clawctl.engines.embedded.grammars import Bits, Grammar, Sets
+from clawctl.engines.structured.grammars import Bits, Grammar
 
 _COLDEST = 1e-6  # a temperature that leaves only the most likely token
 _SPAN = 256  # tokens whose probabilities are added up before one of them is drawn
@@ -111,7 +111,6 @@ class Steered:
     counts_V: torch.Tensor | None
     eos_ids: frozenset[int] = frozenset()
     grammar: Grammar | None = None
-    sets: Sets | None = None  # the masks of `grammar`
     failed: str | None = None  # why the grammar cannot continue
     position: int = 0  # number of tokens sampled so far
     tops: list[list[tuple[int, float]]] = field(default_factory=list)
@@ -128,13 +127,11 @@ class Steered:
 
     def record(self, token: int) -> None:
         self.position += 1
-        if self.grammar is not None and self.sets is not None and self.failed is None:
-            self.sets.add(self.mask())
-            if token not in self.eos_ids:
-                try:
-                    self.grammar.advance(token)
-                except CannotFollow as problem:
-                    self.failed = str(problem)
+        if self.grammar is not None and self.failed is None:
+            try:
+                self.grammar.advance(token, token in self.eos_ids)
+            except CannotFollow as problem:
+                self.failed = str(problem)
         if self.seen_V is not None and self.counts_V is not None:
             self.seen_V[token] = True
             self.counts_V[token] += 1
@@ -164,8 +161,8 @@ class Steering:
         if seen_V is not None:
             seen_V[torch.tensor(prompt_ids)] = True
         counts_V = torch.zeros(self._vocabulary, dtype=torch.float32) if penalises else None
-        bias_V, sets = _bias(sampling.logit_bias, self._vocabulary), None if grammar is None else Sets()
-        steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar, sets)
+        bias_V = _bias(sampling.logit_bias, self._vocabulary)
+        steered = self._requests[request_id] = Steered(sampling, bias_V, seen_V, counts_V, eos_ids, grammar)
         return steered
 
     def forget(self, request_id: str) -> None:

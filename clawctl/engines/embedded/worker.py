@@ -23,8 +23,8 @@ from clawctl.engines import CannotFollow, EngineFailure
 from clawctl.engines.embedded import frames
 from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder, Running
-from clawctl.engines.embedded.grammars import Grammar, Grammars
 from clawctl.engines.embedded.sight import SeenPrompt
+from clawctl.engines.structured.grammars import Grammar, Grammars
 from clawctl.errors import ClawError
 from clawctl.process import log_to
 from clawctl.run.directory import RunDir

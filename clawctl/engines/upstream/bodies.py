@@ -9,6 +9,7 @@ from clawctl.engines.upstream.adapters import Target
 from clawctl.engines.upstream.tokens import IDS_WANTED
 
 if TYPE_CHECKING:
+    from clawctl.engines.upstream.forms import Form
     from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
 
 COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
@@ -26,6 +27,7 @@ class CallPlan:
     prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
     spliced: int | None = None  # see `Sampled`
     unspliced: str | None = None
+    form: "Form | None" = None  # of the answer; None: the engine's own fields decide
 
 
 def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:
@@ -106,6 +108,9 @@ class BodyWriter:
             body |= {"model": self.model, "lora_path": target.name}
         if self.kind == "vllm" and target.steady and not request.stream:
             body["stream_interval"] = _UNREAD_TOKENS
+        if plan.form is not None:
+            body.pop("response_format", None)
+            body["structured_outputs"] = {"grammar": plan.form.grammar}
         if request.prompts:
             return as_plain(body, request.prompts[0], request.add_special_tokens)
         return body if plan.prompt is None else as_completion(body, plan.prompt.ids)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Protocol
 
 import msgspec
@@ -63,6 +63,7 @@ class UpstreamReply:
         self._error: Exception | None = None
         self._changed = asyncio.Event()
         self._leave: Callable[[], None] | None = None
+        self.complete: Callable[[Sampled], Awaitable[None]] | None = None  # adds what is computed after the answer
         self.cancelled = False
 
     def begun(self, leave: Callable[[], None]) -> None:
@@ -126,6 +127,8 @@ class UpstreamReply:
             self._finish()
         if self._error is not None:
             raise self._error
+        if self.complete is not None:
+            await self.complete(self.sampled)
 
     def _finish(self) -> None:
         self._tokens.finish()

@@ -22,6 +22,7 @@ from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, path_of, without_limit
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
 from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
+from clawctl.engines.upstream.forms import UNKNOWN, Forms, parsed_by_engine, strict_tools
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.restarts import RestartWatch
 from clawctl.engines.upstream.sglang import SglangControl
@@ -91,13 +92,15 @@ class Upstream:
         recipe: Recipe,
         server: UpstreamServer,
         tokenizer: Any = None,  # with a tokenizer, earlier answers are put back as they were sampled
+        forms: Forms | None = None,  # None: the server follows forms by its own means, and their sets of tokens are unknown
     ) -> None:
         root, key = server.url.rstrip("/").removesuffix("/v1"), server.key
         self._recipe, self._kind, self._model, self._url = recipe, server.kind, server.model, root
         plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if server.kind == "sglang" else Control(root, key, server.reload)
-        self._splicer = None if tokenizer is None else Splicer(tokenizer, plain)
+        self._forms = forms
+        self._splicer = None if tokenizer is None else Splicer(tokenizer, plain, forms, recipe.serve.splice)
         self._probed: ProbeResult | None = None
         self._logged: list[str] = []  # log lines about missing features
         self._images: bool | None = None  # whether the model accepts images; None: unknown, the upstream decides
@@ -134,6 +137,7 @@ class Upstream:
         replies = [self._reply(safe, target, plan) for _ in range(safe.n)]
         for reply in replies:
             reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
+            reply.complete = None if plan.form is None else plan.form.keep_sets
             stack.callback(reply.cancel)
         writer = BodyWriter(self._kind, self._targets.base, self.capabilities.logprobs, self._recipe.serve.max_tokens)
         bodies = [writer.body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
@@ -199,12 +203,13 @@ class Upstream:
     def _sampled(self, request: GenerationRequest, plan: CallPlan) -> Sampled:
         # The gateway has set both. They are always sent, because a server's own defaults may follow the model's files.
         temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
-        reason = altered_fields(
-            temperature, top_p, request.top_k, request.tool_choice if request.use_tools else None, request.engine_fields
-        )
+        reason = altered_fields(temperature, top_p, request.top_k, *parsed_by_engine(request, plan.form))
+        if self._kind == "vllm" and self._forms is None:
+            reason = reason or strict_tools(request)
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine returns logprobs before temperature"
-        sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason)
+        pending = None if plan.form is None else UNKNOWN  # until `Form.keep_sets`
+        sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason or pending)
         sampled.spliced, sampled.unspliced = plan.spliced, plan.unspliced
         hidden = TOOLS_UNSHOWN if request.forbids_calls and self._kind != "openai" else None
         sampled.adapted = plan.prompt.adapted if plan.prompt else hidden

@@ -1,4 +1,5 @@
-"""Puts the sampled ids of earlier answers back into a prompt, for an upstream that accepts token ids (vLLM).
+"""Puts the sampled ids of earlier answers back into a prompt, for an upstream that accepts token ids (vLLM). A request for an
+answer in a form, whose grammar clawctl writes, is sent in the same way.
 
 The tokenizer in this process renders and splices. The upstream receives ids only if it renders the same prompt.
 """
@@ -11,6 +12,7 @@ import orjson
 
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.engines.upstream.bodies import CallPlan
+from clawctl.engines.upstream.forms import Forms
 from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.prompt import Rendered, render_in_thread
@@ -18,30 +20,37 @@ from clawctl.serve.sampling import altered_fields
 from clawctl.serve.work_queues import WorkQueues
 
 RENDERED_DIFFERENTLY = "the engine renders these messages differently"
+_UNMASKED_REASONING = "structured output after reasoning"
 _PARSED_BY_ENGINE = ("forced tool choice", "structured output")  # the engine's own parsers influence the sampling
 
 
 class Splicer:
     """Decides whether a request is sent as token ids."""
 
-    def __init__(self, tokenizer: Any, client: Client) -> None:
-        self.tokenizer, self._client, self._queues = tokenizer, client, WorkQueues()
+    def __init__(self, tokenizer: Any, client: Client, forms: Forms | None = None, splices: bool = True) -> None:
+        self.tokenizer, self._client, self._queues, self._forms = tokenizer, client, WorkQueues(), forms
+        self._spliced = 0 if splices else None
 
     async def plan(self, request: GenerationRequest, model: str) -> CallPlan:
-        """Send token ids if splicing changes the prompt. Otherwise the engine's own chat call renders it and parses the answer."""
-        if not request.answers or request.continues or not request.prompted:
-            return CallPlan(spliced=0)
+        """Send token ids if splicing changes the prompt, or if clawctl writes the grammar. Otherwise the engine's own chat call
+        renders the prompt and parses the answer. Raises Refusal for a form that cannot be enforced."""
+        forms = self._forms if self._forms is not None and self._forms.follows(request) else None
+        if not (request.answers or forms) or request.continues or not request.prompted:
+            return CallPlan(spliced=self._spliced)
         request = _with_engine_settings(request)
         try:
-            rendered = await render_in_thread(self.tokenizer, request, self._queues, True)
+            rendered = await render_in_thread(self.tokenizer, request, self._queues, self._spliced is not None)
         except Refusal as refusal:
-            return CallPlan(spliced=0, unspliced=refusal.message)
-        if not rendered.spliced:
-            return CallPlan(spliced=0, unspliced=rendered.unspliced)
-        reason = why_undecodable(self.tokenizer.chat_template, request.use_tools) or _steered(request)
+            return CallPlan(spliced=self._spliced, unspliced=refusal.message)
+        if not rendered.spliced and forms is None:
+            return CallPlan(spliced=self._spliced, unspliced=rendered.unspliced)
+        reason = why_undecodable(self.tokenizer.chat_template, request.use_tools) or (None if forms else _steered(request))
         if reason is None and await self._ids_of_engine(request, rendered, model) != rendered.plain:
             reason = RENDERED_DIFFERENTLY
-        return CallPlan(spliced=0, unspliced=reason) if reason else CallPlan(rendered, rendered.spliced)
+        form = None if reason or forms is None else await forms.open(request, rendered)
+        if forms is not None and form is None:
+            reason = reason or _UNMASKED_REASONING
+        return CallPlan(spliced=self._spliced, unspliced=reason) if reason else CallPlan(rendered, rendered.spliced, form=form)
 
     async def _ids_of_engine(self, request: GenerationRequest, rendered: Rendered, model: str) -> list[int] | None:
         body = {"model": model, "messages": rendered.messages, "chat_template_kwargs": request.template_settings}

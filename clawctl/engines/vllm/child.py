@@ -24,10 +24,13 @@ from clawctl.config import Recipe
 from clawctl.config.environment import environment_with
 from clawctl.engines.patches import vllm as patches
 from clawctl.engines.upstream.engine import Upstream, UpstreamServer, splicing_tokenizer
+from clawctl.engines.upstream.forms import Forms
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
 from clawctl.run.names import open_to_append
+from clawctl.serve.answer_decoder import why_undecodable
+from clawctl.serve.prompt import load_tokenizer
 
 _log = logging.getLogger("clawctl.serve")
 _INSIDE = Path(__file__).parent / "inside"
@@ -52,7 +55,11 @@ class Vllm(Upstream):
     def __init__(self, run: RunDir, recipe: Recipe, tokenizer: Any = None) -> None:
         self._port, self._key = free_port(), secrets.token_urlsafe(32)
         url, model = f"http://127.0.0.1:{self._port}", recipe.model_name
-        super().__init__(run, recipe, UpstreamServer(url, "vllm", self._key, model, "clawctl_reload"), tokenizer)
+        forms = None
+        if _follows_forms(recipe):
+            tokenizer = load_tokenizer(recipe.model_path) if tokenizer is None else tokenizer
+            forms = Forms(recipe.model_path, tokenizer, "--reasoning-parser" in arguments(recipe))
+        super().__init__(run, recipe, UpstreamServer(url, "vllm", self._key, model, "clawctl_reload"), tokenizer, forms)
         self._images = _sees_images(Path(recipe.model_path))
         self._log_file = run.log("vllm")
         self._process: asyncio.subprocess.Process | None = None
@@ -107,6 +114,8 @@ class Vllm(Upstream):
 
     def stop(self) -> None:
         self._kill()
+        if self._forms is not None:
+            self._forms.stop()
 
 
 def engine_python(recipe: Recipe) -> str:
@@ -151,6 +160,8 @@ def arguments(recipe: Recipe) -> list[str]:
         chosen += ["--chat-template-content-format", "string"]  # vLLM's guess from the template is sometimes wrong
     if "<tool_call>" in template:
         chosen += ["--enable-auto-tool-choice", "--tool-call-parser", "qwen3_coder" if "<function=" in template else "hermes"]
+    if _follows_forms(recipe):
+        chosen += ["--structured-outputs-config.backend", "guidance"]
     if "<think>" in template and "enable_thinking" in template:
         chosen += ["--reasoning-parser", "qwen3"]
     if recipe.train.lora is not None:
@@ -159,6 +170,13 @@ def arguments(recipe: Recipe) -> list[str]:
         kept = str(recipe.adapters_beside_live + 1 + _SPARE_ADAPTERS)
         chosen += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", at_once, "--max-cpu-loras", kept]
     return [*chosen, *recipe.serve.engine_args]
+
+
+def _follows_forms(recipe: Recipe) -> bool:
+    """Whether clawctl writes the grammars of requested forms: it has to parse the answers, and to choose vLLM's grammar library."""
+    template = _chat_template(Path(recipe.model_path))
+    chosen = any(argument.startswith("--structured-outputs-config") for argument in recipe.serve.engine_args)
+    return why_undecodable(template, "<tool_call>" in template) is None and "<function=" not in template and not chosen
 
 
 def api_servers(recipe: Recipe) -> int:
@@ -180,6 +198,8 @@ def environment(recipe: Recipe, key: str) -> dict[str, str]:
         "PYTHONSAFEPATH": "1",  # users who can write to the start folder of serve must not be able to run code
         "PYTHONUNBUFFERED": "1",
     }
+    if _follows_forms(recipe):
+        ours["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"  # vLLM 0.32 refuses strict tools with the backend `guidance`
     if api_servers(recipe) == 1:
         ours["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"  # vLLM does not start with it and several
     if recipe.serve.threads is not None:

@@ -1,0 +1,1 @@
+"""Answers in a requested form: the tokens that a grammar allows next."""

@@ -12,21 +12,18 @@ import binascii
 import struct
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 _HEAD: Final = struct.Struct("<BIIII")  # version of this layout, vocabulary size, tokens, different sets, CRC-32 of the rest
 _VERSION: Final = 1
 _MAX_BYTES: Final = 64 << 20  # bytes, unpacked
 LONGEST: Final = 1 << 20  # characters of a packed text; a turn that needs more is not trained
 _ZSTD: Final = pa.Codec("zstd", compression_level=6)
-
-Bits = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,7 @@ class Allowed:
     sets: tuple[bytes, ...]  # one bit per token of the vocabulary, lowest first, in complete 32-bit words
 
     def __post_init__(self) -> None:
-        size = 4 * ((self.vocabulary + 31) // 32)
+        size = _size(self.vocabulary)
         if any(len(ids) != size for ids in self.sets):
             raise ValueError(f"a set of {self.vocabulary} tokens takes {size} bytes")
         if any(not -1 <= index < len(self.sets) for index in self.which):
@@ -59,7 +56,8 @@ class Allowed:
         """Return the sets as base64 text, or None if the text would be too long to store."""
         if len(self.sets) * (self.vocabulary // 8 + 4) > _MAX_BYTES:
             return None
-        raw = array("i", self.which).tobytes() + b"".join(_differences(self.sets))
+        bits = np.frombuffer(b"".join(self.sets), np.uint8).reshape(len(self.sets), _size(self.vocabulary))
+        raw = array("i", self.which).tobytes() + bits[:1].tobytes() + (bits[1:] ^ bits[:-1]).tobytes()
         head = _HEAD.pack(_VERSION, self.vocabulary, len(self.which), len(self.sets), zlib.crc32(raw))
         text = base64.b64encode(head + bytes(_ZSTD.compress(raw, asbytes=True))).decode()
         return text if len(text) <= LONGEST else None
@@ -70,7 +68,7 @@ def unpack(text: str) -> Allowed:
     try:
         data = base64.b64decode(text, validate=True)
         version, vocabulary, tokens, count, checksum = _HEAD.unpack_from(data)
-        size = 4 * ((vocabulary + 31) // 32)
+        size = _size(vocabulary)
         length = 4 * tokens + count * size
         if version != _VERSION or length > _MAX_BYTES + 4 * tokens or tokens > _MAX_BYTES:
             raise ValueError("sets of another layout, or too many")
@@ -80,15 +78,10 @@ def unpack(text: str) -> Allowed:
     if len(raw) != length or zlib.crc32(raw) != checksum:
         raise ValueError("sets that are cut off or changed")
     which = array("i", raw[: 4 * tokens])
-    sets = (raw[start : start + size] for start in range(4 * tokens, length, size))
-    return Allowed(vocabulary, tuple(which), tuple(_differences(tuple(sets), undo=True)))
+    sets = np.bitwise_xor.accumulate(np.frombuffer(raw, np.uint8, offset=4 * tokens).reshape(count, size), axis=0)
+    return Allowed(vocabulary, tuple(which), tuple(row.tobytes() for row in sets))
 
 
-def _differences(sets: Sequence[bytes], undo: bool = False) -> Iterator[bytes]:
-    """Yield each set XORed with the set before it, or undo that."""
-    previous: Bits | None = None
-    for ids in sets:
-        bits = np.frombuffer(ids, np.uint8)
-        output = bits if previous is None else bits ^ previous
-        previous = output if undo else bits
-        yield output.tobytes()
+def _size(vocabulary: int) -> int:
+    """Bytes of a set: one bit per token, in complete 32-bit words."""
+    return 4 * ((vocabulary + 31) // 32)

@@ -1,6 +1,7 @@
 """Each engine on the pretrained model: its ids and logprobs are those of a plain forward pass, before and after a swap."""
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from masked import hide
 from peft import LoraConfig, get_peft_model
 from vllm_served import NEEDS_VLLM, STARTS_S, engine, go_live
 
@@ -62,7 +64,7 @@ def forward(model: Any, line: dict[str, Any]) -> torch.Tensor:
 def difference(model: Any, line: dict[str, Any]) -> float:
     """The largest difference of an answer's logprobs from the reference, which sums in float64 so that it is exact itself."""
     ids = torch.tensor(line["completion_ids"])[:, None]
-    expected = (forward(model, line).double() / line["temperature"]).log_softmax(-1).gather(-1, ids)[:, 0]
+    expected = hide(forward(model, line).double() / line["temperature"], line).log_softmax(-1).gather(-1, ids)[:, 0]
     return float((torch.tensor(line["logprobs"], dtype=torch.float64) - expected).abs().max())
 
 
@@ -95,6 +97,17 @@ def test_prompts_are_those_of_the_models_template_and_greedy_ids_those_of_a_forw
 def test_logprobs_are_those_of_a_forward_pass(server: Server, base: Any) -> None:
     server.say(QUESTION, temperature=1, max_tokens=32)
     line = server.captured()[-1]
+    assert line["untrainable_reason"] is None
+    assert difference(base, line) <= TOLERANCE
+
+
+def test_an_answer_in_a_requested_form_is_over_the_allowed_tokens(server: Server, base: Any) -> None:
+    properties = {"city": {"type": "string", "maxLength": 20}, "warm": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["city", "warm"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema}}
+    answer = server.say("The capital of Spain as JSON, please.", response_format=form, temperature=0.8, max_tokens=64)
+    line = server.captured()[-1]
+    assert json.loads(answer.choices[0].message.content).keys() == {"city", "warm"}
     assert line["untrainable_reason"] is None
     assert difference(base, line) <= TOLERANCE
 

@@ -87,13 +87,10 @@ class Upstream:
     """See `clawctl.engines.Engine`."""
 
     def __init__(
-        self,
-        run: RunDir,
-        recipe: Recipe,
-        server: UpstreamServer,
-        tokenizer: Any = None,  # with a tokenizer, earlier answers are put back as they were sampled
-        forms: Forms | None = None,  # None: the server follows forms by its own means, and their sets of tokens are unknown
+        self, run: RunDir, recipe: Recipe, server: UpstreamServer, tokenizer: Any = None, forms: Forms | None = None
     ) -> None:
+        """With a `tokenizer`, earlier answers are put back as they were sampled. Without `forms`, the server follows requested
+        forms by its own means, and the allowed tokens are unknown."""
         root, key = server.url.rstrip("/").removesuffix("/v1"), server.key
         self._recipe, self._kind, self._model, self._url = recipe, server.kind, server.model, root
         plain = Client(root, key, proxy=proxy_for(root))
@@ -204,12 +201,10 @@ class Upstream:
         # The gateway has set both. They are always sent, because a server's own defaults may follow the model's files.
         temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
         reason = altered_fields(temperature, top_p, request.top_k, *parsed_by_engine(request, plan.form))
-        if self._kind == "vllm" and self._forms is None:
-            reason = reason or strict_tools(request)
+        reason = reason or (strict_tools(request) if self._kind == "vllm" and self._forms is None else None)
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine returns logprobs before temperature"
-        pending = None if plan.form is None else UNKNOWN  # until `Form.keep_sets`
-        sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason or pending)
+        sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason or (UNKNOWN if plan.form else None))
         sampled.spliced, sampled.unspliced = plan.spliced, plan.unspliced
         hidden = TOOLS_UNSHOWN if request.forbids_calls and self._kind != "openai" else None
         sampled.adapted = plan.prompt.adapted if plan.prompt else hidden

@@ -9,7 +9,7 @@ from clawctl.engines.upstream.adapters import Target
 from clawctl.engines.upstream.tokens import IDS_WANTED
 
 if TYPE_CHECKING:
-    from clawctl.engines.upstream.forms import Form
+    from clawctl.engines.upstream.forms import AnswerForm
     from clawctl.serve.prompt import Rendered  # transformers is needed only for splicing
 
 COMPLETIONS, _CHAT = "/v1/completions", "/v1/chat/completions"
@@ -27,7 +27,7 @@ class CallPlan:
     prompt: "Rendered | None" = None  # the prompt to send as ids; None: send the messages
     spliced: int | None = None  # see `Sampled`
     unspliced: str | None = None
-    form: "Form | None" = None  # of the answer; None: the engine's own fields decide
+    form: "AnswerForm | None" = None  # of the answer; None: the engine's own fields decide
 
 
 def as_completion(chat: dict[str, Any], prompt_ids: list[int]) -> dict[str, Any]:

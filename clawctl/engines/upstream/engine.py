@@ -22,7 +22,7 @@ from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, path_of, without_limit
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
 from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
-from clawctl.engines.upstream.forms import UNKNOWN, Forms, parsed_by_engine, strict_tools
+from clawctl.engines.upstream.forms import UNKNOWN, AnswerForms, parsed_by_engine, strict_tools
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.restarts import RestartWatch
 from clawctl.engines.upstream.sglang import SglangControl
@@ -87,7 +87,7 @@ class Upstream:
     """See `clawctl.engines.Engine`."""
 
     def __init__(
-        self, run: RunDir, recipe: Recipe, server: UpstreamServer, tokenizer: Any = None, forms: Forms | None = None
+        self, run: RunDir, recipe: Recipe, server: UpstreamServer, tokenizer: Any = None, forms: AnswerForms | None = None
     ) -> None:
         """With a `tokenizer`, earlier answers are put back as they were sampled. Without `forms`, the server follows requested
         forms by its own means, and the allowed tokens are unknown."""

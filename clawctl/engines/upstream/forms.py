@@ -31,7 +31,7 @@ _TAIL = 8  # tokens of a prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """The form of one request's answers."""
 
     grammar: str
@@ -50,7 +50,7 @@ class Form:
             sampled.untrainable = None if sampled.allowed else UNKNOWN if agree else _OTHERS
 
 
-def parsed_by_engine(request: GenerationRequest, form: Form | None) -> tuple[Any, dict[str, Any]]:
+def parsed_by_engine(request: GenerationRequest, form: AnswerForm | None) -> tuple[Any, dict[str, Any]]:
     """The tool choice and the fields of a request, without those that became its form."""
     if form is None:
         return request.tool_choice if request.use_tools else None, request.engine_fields
@@ -63,7 +63,7 @@ def strict_tools(request: GenerationRequest) -> str | None:
     return "strict tools" if strict else None
 
 
-class Forms:
+class AnswerForms:
     """Grammars for one vLLM. `reasons`: vLLM has a reasoning parser, so it follows a grammar only after the reasoning."""
 
     def __init__(self, model: str, tokenizer: Any, reasons: bool) -> None:
@@ -80,7 +80,7 @@ class Forms:
         tagged = isinstance(form, dict) and form.get("type") == "structural_tag"
         return is_requested(request) and not passed_on and not tagged
 
-    async def open(self, request: GenerationRequest, prompt: Rendered) -> Form | None:
+    async def open(self, request: GenerationRequest, prompt: Rendered) -> AnswerForm | None:
         """The form of the answers; None if they may begin with reasoning that vLLM does not mask. Raises Refusal."""
         if self._reasons and not self._tokenizer.decode(prompt.ids[-_TAIL:]).rstrip().endswith(END_THINK):
             return None
@@ -89,7 +89,7 @@ class Forms:
             grammar = await self._in_turn(request.key, self._grammars.text, packed)
         except CannotFollow as problem:
             raise unenforceable(request, problem) from problem
-        return Form(grammar, partial(self._in_turn, request.key, self._grammars.allowed, packed))
+        return AnswerForm(grammar, partial(self._in_turn, request.key, self._grammars.allowed, packed))
 
     async def _in_turn(self, key: str, work: Callable[..., Any], *arguments: Any) -> Any:
         """Call it in a thread. Keys take turns."""

@@ -12,7 +12,7 @@ import orjson
 
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.engines.upstream.bodies import CallPlan
-from clawctl.engines.upstream.forms import Forms
+from clawctl.engines.upstream.forms import AnswerForms
 from clawctl.http_client import Client, RequestFailed
 from clawctl.serve.answer_decoder import why_undecodable
 from clawctl.serve.prompt import Rendered, render_in_thread
@@ -27,7 +27,7 @@ _PARSED_BY_ENGINE = ("forced tool choice", "structured output")  # the engine's 
 class Splicer:
     """Decides whether a request is sent as token ids."""
 
-    def __init__(self, tokenizer: Any, client: Client, forms: Forms | None = None, splices: bool = True) -> None:
+    def __init__(self, tokenizer: Any, client: Client, forms: AnswerForms | None = None, splices: bool = True) -> None:
         self.tokenizer, self._client, self._queues, self._forms = tokenizer, client, WorkQueues(), forms
         self._spliced = 0 if splices else None
 

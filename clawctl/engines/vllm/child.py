@@ -24,7 +24,7 @@ from clawctl.config import Recipe
 from clawctl.config.environment import environment_with
 from clawctl.engines.patches import vllm as patches
 from clawctl.engines.upstream.engine import Upstream, UpstreamServer, splicing_tokenizer
-from clawctl.engines.upstream.forms import Forms
+from clawctl.engines.upstream.forms import AnswerForms
 from clawctl.engines.vllm.inside.clawctl_multiplex import FD
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir
@@ -58,7 +58,7 @@ class Vllm(Upstream):
         forms = None
         if _follows_forms(recipe):
             tokenizer = load_tokenizer(recipe.model_path) if tokenizer is None else tokenizer
-            forms = Forms(recipe.model_path, tokenizer, "--reasoning-parser" in arguments(recipe))
+            forms = AnswerForms(recipe.model_path, tokenizer, "--reasoning-parser" in arguments(recipe))
         super().__init__(run, recipe, UpstreamServer(url, "vllm", self._key, model, "clawctl_reload"), tokenizer, forms)
         self._images = _sees_images(Path(recipe.model_path))
         self._log_file = run.log("vllm")

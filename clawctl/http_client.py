@@ -1,7 +1,8 @@
-"""The HTTP client of clawctl, on aiohttp: `Client` for many calls or streams on an event loop, `fetch` for a single blocking call.
+"""The HTTP client of clawctl: `Client` for many calls or streams on an event loop, `fetch` for a single blocking call.
 
-A streamed token costs 21 µs of processor time, compared with 67 µs with httpx. clawctl's own vLLM has a faster way
-(`clawctl.engines.vllm.multiplex`). Cancelling a call closes its connection. Callers that retry use the delays of `clawctl.backoff`.
+Calls go through aiohttp, and so do streams through a proxy. Other streams have connections of their own (`http_streams.py`), and
+clawctl's own vLLM has a faster way still (`clawctl.engines.vllm.multiplex`). Cancelling a call closes its connection. Callers that
+retry use the delays of `clawctl.backoff`.
 """
 
 import asyncio
@@ -11,26 +12,20 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import certifi
 from yarl import URL
 
+from clawctl.http_streams import ERROR_BYTES, IDLE_S, Disconnected, ResponseReceiver, StreamCall, Streams
+from clawctl.http_streams import RequestFailed as RequestFailed
+from clawctl.http_streams import Unreachable as Unreachable
+
 CONNECT_S = 10.0
-_IDLE_S = 3.0  # a connection that was idle for longer is not reused: servers close theirs after 5 s (uvicorn) or more
 LONGEST_ANSWER = 64 << 20  # bytes of a complete answer; larger answers are rejected
-_ERROR_BYTES = 256 << 10  # an error's body is read up to about this many bytes
 _THIS_MACHINE = ("127.0.0.1", "::1", "localhost")
-
-
-class RequestFailed(Exception):
-    """The call has no answer: the connection broke, or the server does not speak HTTP."""
-
-
-class Unreachable(RequestFailed):
-    """No server listens at the address in the message."""
 
 
 class TimedOut(RequestFailed):
@@ -43,16 +38,6 @@ class HttpResponse:
     status: int
     body: bytes
     retry_after: str | None  # the header
-
-
-class ResponseReceiver(Protocol):
-    """Receives the body of a response with status 200."""
-
-    def feed(self, data: bytes) -> None: ...
-
-    def ended(self, error: str | None) -> None:
-        """The body is complete (`error` is None), or it broke off with this error."""
-        ...
 
 
 class Stream:
@@ -89,7 +74,7 @@ class Stream:
                     if size > self._longest and ok:
                         raise RequestFailed(f"its answer is longer than {self._longest >> 20} MiB")
                     pieces.append(data)
-                    if size > _ERROR_BYTES and not ok:
+                    if size > ERROR_BYTES and not ok:
                         break
             return b"".join(pieces)
         finally:
@@ -119,6 +104,7 @@ class Client:
         self.url, self._longest, self._proxy, self._connect_s = url.rstrip("/"), longest, proxy, connect_s
         self._headers = {**json_headers(key), **(headers or {})}
         self._session: aiohttp.ClientSession | None = None
+        self._streams: Streams | None = None
 
     async def __aenter__(self) -> "Client":
         return self
@@ -138,12 +124,22 @@ class Client:
         server listens, and TimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
-                stream = await self.stream(path, body, None, method, headers)
+                stream = await self._by_aiohttp(path, body, None, method, headers)
                 return HttpResponse(self.url + path, stream.status, await stream.read(), stream.retry_after)
         except TimeoutError as error:
             raise TimedOut(f"no answer in {timeout_s:g} s") from error
 
-    async def stream(
+    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver) -> Stream | StreamCall:
+        """The response to a POST, once its headers have arrived. With status 200 the body goes to `receiver`; otherwise `read`
+        returns it. The caller releases the response. Raises RequestFailed."""
+        if self._proxy is not None or "@" in self.url:
+            return await self._by_aiohttp(path, body, receiver)
+        if self._streams is None:
+            with _failures(URL(self.url)):
+                self._streams = Streams(self.url, self._headers, self._tls_context(), self._connect_s)
+        return await self._streams.stream(path, body, receiver)
+
+    async def _by_aiohttp(
         self,
         path: str,
         body: bytes,
@@ -151,8 +147,6 @@ class Client:
         method: str = "POST",
         headers: Mapping[str, str] | None = None,
     ) -> Stream:
-        """The response, once its headers have arrived. With status 200 the body goes to `receiver`; otherwise, or if it is None,
-        `Stream.read` returns it. The caller releases the response. Raises RequestFailed."""
         session, url, all_headers = self._opened(), URL(self.url + path, encoded=True), {**self._headers, **(headers or {})}
         while True:
             reused = SimpleNamespace(is_reused=False)
@@ -175,9 +169,8 @@ class Client:
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_connection_reuseconn.append(_mark_reused)
-            context = _tls_context() if self.url.startswith("https:") else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context, keepalive_timeout=_IDLE_S),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._tls_context() or True, keepalive_timeout=IDLE_S),
                 request_class=_Request,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -187,13 +180,14 @@ class Client:
             )
         return self._session
 
+    def _tls_context(self) -> ssl.SSLContext | None:
+        return _tls_context() if self.url.startswith("https:") else None
+
     async def close(self) -> None:
+        if self._streams is not None:
+            self._streams.close()
         if self._session is not None:
             await self._session.close()
-
-
-class Disconnected(RequestFailed):
-    """The server closed the connection before it answered."""
 
 
 class _Request(aiohttp.ClientRequest):

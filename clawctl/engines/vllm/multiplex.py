@@ -7,7 +7,8 @@ from itertools import count
 from typing import cast
 
 from clawctl.engines.vllm.inside.clawctl_multiplex import CANCEL, END, PIECE, READY, REQUEST, STATUS, Frames, frame
-from clawctl.http_client import Client, HttpResponse, RequestFailed, ResponseReceiver, Stream
+from clawctl.http_client import Client, HttpResponse, RequestFailed, Stream
+from clawctl.http_streams import ResponseReceiver, StreamCall
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -15,8 +16,9 @@ _log = logging.getLogger("clawctl.serve")
 class Call:
     """One call over the shared connection."""
 
-    def __init__(self, link: "ChildLink", number: int, receiver: ResponseReceiver | None) -> None:
-        self.link, self.number, self._receiver = link, number, receiver
+    def __init__(self, link: "ChildLink", number: int, receiver: ResponseReceiver) -> None:
+        self.link, self.number = link, number
+        self._receiver: ResponseReceiver | None = receiver
         self._body = bytearray()  # body of a response without a receiver
         self._error: str | None = None
         self._whole = asyncio.Event()
@@ -67,7 +69,7 @@ class ChildLink(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._transport: asyncio.Transport | None = None
 
-    def call(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Call:
+    def call(self, path: str, body: bytes, receiver: ResponseReceiver) -> Call:
         call = Call(self, next(self._numbers) & 0xFFFFFFFF, receiver)
         self._calls[call.number] = call
         self._write(frame(call.number, REQUEST, path.encode() + b"\n" + body))
@@ -130,7 +132,7 @@ class Multiplexed:
     async def request(self, path: str, body: bytes, timeout_s: float | None = None, method: str = "POST") -> HttpResponse:
         return await self._plain.request(path, body, timeout_s, method)
 
-    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver | None) -> Stream | Call:
+    async def stream(self, path: str, body: bytes, receiver: ResponseReceiver) -> Stream | StreamCall | Call:
         """See `Client.stream`."""
         if not self._link.ready:
             return await self._plain.stream(path, body, receiver)

@@ -22,6 +22,8 @@ _MARKS: list[tuple[str, str | None]] = [
 ]
 # In the visible text, which the client parses: smolagents, Claude's XML.
 _OF_CLIENTS = (("<code>", "</code>"), ("<invoke", "</invoke>"))
+_AT_LIMIT = (*_MARKS, *_OF_CLIENTS)
+_BEGINNINGS = tuple({begin[:length] for begin, _ in _AT_LIMIT for length in range(2, len(begin))})  # of start marks
 _FINISHED = ("stop", "tool_calls", "function_call")
 _END_TOKEN = re.compile(r"(<\|[^<>|\s]{1,40}\|>|<｜[^<>\s]{1,40}｜>|</s>|<eos>|<end_of_turn>|<\w{1,20}\|>|\[EOS\])\s*$")
 _NOT_SHOWN = re.compile(r"</?think>|\s|\ufffd")  # markup that engines omit from the visible text
@@ -94,8 +96,7 @@ def _is_open(text: str, marks: Sequence[tuple[str, str | None]]) -> bool:
 
 def _is_open_at_limit(text: str) -> bool:
     """Like `_is_open`, but also true if `text` ends with the first characters of a start mark."""
-    marks = (*_MARKS, *_OF_CLIENTS)
-    return _is_open(text, marks) or any(text.endswith(begin[:length]) for begin, _ in marks for length in range(2, len(begin)))
+    return _is_open(text, _AT_LIMIT) or text.endswith(_BEGINNINGS)
 
 
 def _holds_more(sampled: str, shown: str) -> bool:

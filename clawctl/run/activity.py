@@ -47,10 +47,12 @@ class Activity:
 
     @contextmanager
     def answering(self, person: bool) -> Iterator[None]:
-        """Within this context a request is running."""
+        """Within this context a request is running. The file changes with the first and the last of several: a reader looks whether
+        there are any."""
         self.running += 1
         self._people += person
-        self.write()
+        if self.running == 1 or (person and self._people == 1):
+            self.write()
         try:
             yield
         finally:
@@ -58,14 +60,18 @@ class Activity:
                 self._asked_at = time.monotonic()
             self.running -= 1
             self._people -= person
-            self.write()
+            if not self.running or (person and not self._people):
+                self.write()
 
     def write(self) -> None:
         """Give a sign of life, which is due every few seconds."""
-        idle_s, now, path = self.idle_s, time.monotonic(), self.folder / self.name
+        idle_s, now, path = self.idle_s, time.monotonic(), f"{self.folder}/{self.name}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            except FileNotFoundError:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.write(descriptor, _FACTS.pack(now, now - idle_s, self.running))
             finally:
@@ -85,7 +91,7 @@ class Activity:
 class Seen:
     """What a reader finds."""
 
-    running: int  # requests at all servers
+    running: int  # requests at all servers: 0 if there are none, else not always the newest number
     idle_s: float  # seconds since a request of a person ran
 
 

@@ -300,7 +300,7 @@ class Gateway:
             for_training = context.episode.measurement is None
         if for_training or context.episode is not None:
             request = self.defaults.enforced(request, headers, context, self._metrics.enforced)
-        return replace(self.defaults.filled(request), session=hints.get("session_id")), hints, for_training
+        return self.defaults.filled(request, hints.get("session_id")), hints, for_training
 
     async def _start(self, answer: Answer, context: RequestContext, for_training: bool, stack: AsyncExitStack) -> None:
         """Pass the requests of the answer to the engine. Raises Refusal."""

@@ -33,7 +33,7 @@ _PATIENCE_S = 2.0  # an answer waits at most this long for a slow disk; the line
 _LOG_EVERY_S = 5.0
 _THREADS = 32  # keys whose exchanges are processed at the same time; further keys wait
 
-_Waiting = tuple[Exchange, Any, asyncio.Future[None]]
+_Waiting = tuple[Exchange, Any, asyncio.Future[bool]]  # the future's result: whether it was written in time
 
 
 class Capture:
@@ -83,9 +83,10 @@ class Capture:
                 self._threads.submit(self._write_waiting, exchange.key, loop)
             except RuntimeError as error:  # no further thread can start; a running one takes the work
                 self._log_problem(f"a capture waits for a thread: {error}")
-        _, slow = await asyncio.wait([written], timeout=_PATIENCE_S)
-        if slow:
+        patience = loop.call_later(_PATIENCE_S, _resolve, written, False)
+        if not await written:
             self._log_problem("the disk is slow or a text is very long: an answer was sent before its capture was written")
+        patience.cancel()
 
     def _write_waiting(self, key: str, loop: asyncio.AbstractEventLoop) -> None:
         """Write all waiting exchanges of a key, in a thread. Those that arrive meanwhile wait for their turn among the keys."""
@@ -94,7 +95,7 @@ class Capture:
         for exchange, unwritten, written in batch:
             self._redact_and_write(exchange, unwritten)
             with suppress(RuntimeError):  # the loop has ended, so nothing waits
-                loop.call_soon_threadsafe(_resolve, written)
+                loop.call_soon_threadsafe(_resolve, written, True)
         with self._queue:
             if not self._waiting[key]:
                 del self._waiting[key]
@@ -139,6 +140,6 @@ class Capture:
             _log.error("%s (%d lost so far)", problem, self.lost)
 
 
-def _resolve(written: asyncio.Future[None]) -> None:
-    if not written.done():  # the waiting task may have timed out
-        written.set_result(None)
+def _resolve(written: asyncio.Future[bool], in_time: bool) -> None:
+    if not written.done():  # the waiting task may have been cancelled, or waits no longer
+        written.set_result(in_time)

@@ -61,8 +61,8 @@ class Defaults:
             overridden={change.name: change.asked if isinstance(change.asked, float | int | None) else True for change in changes},
         )  # fmt: skip
 
-    def filled(self, request: GenerationRequest) -> GenerationRequest:
-        """The request with a temperature and a top-p, and with the source of each value."""
+    def filled(self, request: GenerationRequest, session: str | None) -> GenerationRequest:
+        """The request with its session, a temperature and a top-p, and with the source of each value."""
         sampling = self.current()
         named = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k or None}
         sources = {name: source if named[name] is None else "request" for name, source in sampling.sources.items()}
@@ -73,6 +73,7 @@ class Defaults:
             temperature=sampling.temperature if request.temperature is None else request.temperature,
             top_p=sampling.top_p if request.top_p is None else request.top_p,
             sampling_from=sources,
+            session=session,
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -82,6 +82,7 @@ class EventStream:
 
     def __init__(self, answer: Answer, context: RequestContext, stack: AsyncExitStack) -> None:
         self._answer, self._context, self._stack = answer, context, stack
+        self._end = b""  # the last frames, sent in one piece once the request counts as ended
         self.raw_headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +92,7 @@ class EventStream:
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 async for frame in self._frames():
                     await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": self._end, "more_body": False})
         finally:
             watch.cancel()
 
@@ -102,15 +103,20 @@ class EventStream:
         try:
             async for choice, shown in answer.pieces():
                 context.first_at = context.first_at or time.time()
-                yield dialect.finish(choice) if shown is None else dialect.piece(choice, shown)
+                if shown is not None:
+                    yield dialect.piece(choice, shown)
+                elif len(answer.choices) > 1:
+                    yield dialect.finish(choice)
+                else:
+                    self._end = dialect.finish(choice)
         except Exception:  # noqa: BLE001 - the stream has begun: its end must contain the error, the log has the rest
             _log.exception("request %s failed", context.request_id)
             answer.failed = Refusal(500, "internal error; the log of clawctl has the details")
         if answer.failed is not None:
             context.status = answer.failed.status
-            yield dialect.failed(answer.failed)
+            self._end += dialect.failed(answer.failed)
         elif answer.cancelled:
             context.status = 499  # the client disconnected, or this server cancelled the request; then it can read the message
-            yield dialect.failed(answer.cancelled)
+            self._end += dialect.failed(answer.cancelled)
         else:
-            yield dialect.end(answer.choices)
+            self._end += dialect.end(answer.choices)

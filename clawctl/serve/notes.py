@@ -50,6 +50,7 @@ class Notes:
         self._clean = redactor_of(recipe.privacy).text
         self._adding = asyncio.Lock()  # a redactor serves one thread at a time
         self._files: dict[str, dict[Path, tuple[_Signature, Note | None]]] = {}  # by key: its files
+        self._folders: dict[str, Path] = {}  # by key
         self._ancestry: dict[str, tuple[int | None, set[PolicyId]]] = {}  # by policy: its live version and the ancestors
 
     async def applied(self, request: GenerationRequest, headers: Mapping[str, str], hints: Mapping[str, Any]) -> GenerationRequest:
@@ -65,11 +66,11 @@ class Notes:
                 _log.warning("what %s asked to remember is not a note: %s", request.key, error)
         try:
             notes, learned = self._chosen(request)
+            if not (notes or learned) or is_plain(request.messages):
+                return request
             hint_place = used_hint_place(self._run, self._recipe.train.hints.hint_place)
         except (ClawError, OSError) as error:  # a damaged file of the run is no reason to refuse a request
             _log.warning("notes are left out of a request: %s", error)
-            return request
-        if not (notes or learned) or is_plain(request.messages):
             return request
         sentences = "\n".join(note.text for note in notes)
         shown: NotesShown = {"ids": [note.id for note in notes], "text": sentences, "place": hint_place}
@@ -93,7 +94,9 @@ class Notes:
         """The notes of a key, as the files are now, oldest first. Only files that have changed are read."""
         current: dict[Path, tuple[_Signature, Note | None]] = {}
         before = self._files.get(key, {})
-        for path in note_files(notes_folder(self._run, key)):
+        if key not in self._folders:
+            self._folders[key] = notes_folder(self._run, key)
+        for path in note_files(self._folders[key]):
             signature = _signature(path)
             if path in before and before[path][0] == signature:
                 current[path] = before[path]

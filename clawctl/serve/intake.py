@@ -100,10 +100,10 @@ class Intake:
         images, max_context, key = live.capabilities.images, live.max_context, context.key
         max_bytes = largest_body(self._limits.body_mb, max_context, images)
         raw = await self.raw(http_request, key, max_bytes, self._limits.body_values, resources)
-        length = len(raw) if len(raw) > _LONG_BODY else 0  # 0 for short bodies; longer ones are read in a thread
+        is_checked = len(raw) > _LONG_BODY and not request_sizes.is_plain(raw, max_context)
+        length = len(raw) if is_checked else 0  # 0 for what is read in a moment; other bodies are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
-        is_checked = length > 0 and not request_sizes.is_plain(raw, max_context)
         if is_checked:
             await self._checker.check(key, context.api, raw, max_context, images)
         body = complete(await self._queues.run(key, length, partial(parse, raw)))

@@ -16,6 +16,7 @@ _MAX_ECHO = 64 << 10  # bytes of JSON in repeated fields of a response
 _MAX_TOOL_VALUES = 20_000  # a template writes a request's tools, or the arguments of one call, in a single step
 _LONG_ARGUMENTS = 32 << 10  # characters; shorter arguments hold few values
 _SURE_BYTES = 4  # a prompt with fewer bytes per token of the context is rendered without a check
+_VALUE_MARKS = (b",", b"{", b"[")  # one before each value but the first of a list or object, or in a string
 _PLAIN_BYTES, _PLAIN_VALUES = 256 << 10, 4096  # a body with so few values is read as fast as a short one with many
 _COUNTED = 1 << 16  # characters whose tokens are counted at a time
 _MAX_CONTEXTS = 2  # a request may hold this many times its context, because templates omit reasoning and unknown fields
@@ -59,7 +60,9 @@ class ValueCount:
 def is_plain(raw: bytes, max_context: int | None) -> bool:
     """Whether a body is read in a moment even if it is long, as those of most agents: few values, no images, and it surely fits."""
     fits = max_context is not None and len(raw) <= min(_PLAIN_BYTES, _SURE_BYTES * max_context)
-    return fits and b"image" not in raw and ValueCount().feed(raw) <= _PLAIN_VALUES
+    if not fits or b"image" in raw:
+        return False
+    return sum(map(raw.count, _VALUE_MARKS)) <= _PLAIN_VALUES or ValueCount().feed(raw) <= _PLAIN_VALUES  # the first counts faster
 
 
 def too_large(max_bytes: int) -> Refusal:

@@ -13,6 +13,7 @@ instance to content that a dialect dropped, so the rest of their text is searche
 `search.py` finds the secrets of one text, and `memory.py` keeps text that was sent before from being searched again.
 """
 
+import operator
 import os
 import re
 from array import array
@@ -27,9 +28,9 @@ import orjson
 
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.privacy.finders import DEFAULT, Kind, Secret
-from clawctl.privacy.memory import MOST_VALUES, Memories, Memory
+from clawctl.privacy.memory import MOST_VALUES, NOTHING_SAID, Memories, Memory
 from clawctl.privacy.prompt_ids import DecodedIds, Finding, Range, findings, hide, occurrences, strings_of
-from clawctl.privacy.search import AROUND, CONTENTS, QUESTION, SHORTEST, Said, TextSearch, no_pause
+from clawctl.privacy.search import AROUND, SHORTEST, Said, TextSearch, last_words, no_pause
 from clawctl.privacy.static_text import SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.run.rows import Exchange, Message, Turn
 
@@ -60,7 +61,7 @@ class _Reading:
     memory: Memory
     hits: dict[str, Counter[str]] = field(default_factory=dict)  # by place: the rules that found something
     accepted: set[str] = field(default_factory=set)  # values in static texts that are certainly no secrets
-    before: Said = ("", "")  # the role of whoever said something last, and the end of it
+    before: Said = NOTHING_SAID  # the role of whoever said something last, and the end of it
     secrets: set[str] = field(default_factory=set)  # those of earlier messages, which later ones may repeat
     digest: bytes = b""  # of `secrets`
 
@@ -152,12 +153,18 @@ class Redactor(TextSearch):
         return tools, messages, response
 
     def _messages(self, messages: list[Message], reading: _Reading, tools: Any = None) -> list[Message]:
-        return [
-            self._redact_static(message, SYSTEM, tools, reading)
-            if message.get("role") in _SYSTEM_ROLES
-            else self._redact_message(message, "the conversation", reading)
-            for message in messages
-        ]
+        beginnings, is_begun = reading.memory.beginnings, reading.before != NOTHING_SAID or bool(reading.secrets)
+        seen, said, digest = (0, reading.before, b"") if is_begun else beginnings.longest(messages)
+        reading.before = said
+        clean = messages[:seen] + [self._read(message, reading, tools) for message in messages[seen:]]
+        if not is_begun and all(map(operator.is_, clean, messages)):
+            beginnings.add(digest, reading.before)
+        return clean
+
+    def _read(self, message: Message, reading: _Reading, tools: Any) -> Any:
+        if message.get("role") in _SYSTEM_ROLES:
+            return self._redact_static(message, SYSTEM, tools, reading)
+        return self._redact_message(message, "the conversation", reading)
 
     def _replace_claim(self, claim: str, value: Any) -> str | None:
         """Return the replacement of a claim that holds a secret. A fixed placeholder would merge the sessions of all users, so a
@@ -214,7 +221,7 @@ class Redactor(TextSearch):
 
     def _remembered(self, value: Any, memory: Memory, follows: _Reading | None = None) -> tuple[Any, Counter[str]]:
         """Redact `value`, from memory if the key sent it before, after the same words, and return the rules that matched."""
-        before, secrets = (follows.before, follows.digest) if follows else (("", ""), b"")
+        before, secrets = (follows.before, follows.digest) if follows else (NOTHING_SAID, b"")
         text = orjson.dumps((value, before), option=orjson.OPT_NON_STR_KEYS)
         digest = sha256(secrets + text).digest()  # faster than BLAKE2 in hardware
         if (kept := memory.get(digest)) is not None:
@@ -351,16 +358,6 @@ def without_ids(row: Row) -> Row:
 
 def _pairs(original: Any, clean: Any) -> list[tuple[Any, Any]]:
     return [] if original is None else [(original, clean)]
-
-
-def last_words(message: Message) -> str:
-    """The end of what a message says, as the other side reads it before it answers."""
-    for key in reversed(CONTENTS):
-        if content := message.get(key):
-            for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
-                if last := text[-2 * QUESTION :].strip() or text.strip():
-                    return last[-QUESTION:]
-    return ""
 
 
 def _without_values(value: Any, secrets: Collection[str]) -> Any:

@@ -15,8 +15,10 @@ from typing import Any
 import orjson
 
 from clawctl.privacy.finders import DEFAULT, Kind, Secret, load_finder
+from clawctl.privacy.prompt_ids import strings_of
 from clawctl.privacy.static_text import PUNCTUATION, StaticText
 from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
+from clawctl.run.rows import Message
 
 SHORTEST = 8  # characters; no secret is shorter, including its name
 Said = tuple[str, str]  # a role and what it said
@@ -233,6 +235,16 @@ class TextSearch:
             ]
         self._thread.rules.update(secret.rule for secret in secrets)
         return merged(sorted(secrets, key=lambda secret: secret.start))
+
+
+def last_words(message: Message) -> str:
+    """The end of what a message says, as the other side reads it before it answers."""
+    for key in reversed(CONTENTS):
+        if content := message.get(key):
+            for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
+                if last := text[-2 * QUESTION :].strip() or text.strip():
+                    return last[-QUESTION:]
+    return ""
 
 
 def hidden(text: str, spans: Iterable[Secret]) -> str:

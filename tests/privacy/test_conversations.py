@@ -53,6 +53,22 @@ def test_what_is_told_after_a_question_for_it_is_a_secret(question: str, answer:
     assert "[redacted:" in message["content"]
 
 
+@pytest.mark.parametrize("turns", [1, 3, 12])
+def test_a_conversation_that_grows_is_redacted_as_one_that_is_read_whole(turns: int) -> None:
+    """Each request has the earlier messages, whose beginning is known, and the end of the known part may be a question."""
+    said = users(*(text for question, answer in ASKED[:6] for text in ("hi", "hello", "go on", question, answer, f"{KEY} it is")))
+    redactor = Redactor(ALWAYS)
+    for length in [*range(0, len(said), turns), len(said)]:
+        assert redactor.messages(said[:length]) == Redactor(ALWAYS).messages(said[:length]), length
+
+
+def test_a_message_that_was_clean_elsewhere_is_read_after_its_own_beginning() -> None:
+    redactor = Redactor(ALWAYS)
+    redactor.messages(users("hi", "How many?", "4829"))
+    redactor.messages(users("hi", "Please enter your PIN."))
+    assert "[redacted:" in redactor.messages(users("hi", "Please enter your PIN.", "4829"))[2]["content"]
+
+
 @pytest.mark.parametrize(("question", "answer"), NOT_SECRET, ids=range(len(NOT_SECRET)))
 def test_an_ordinary_answer_stays(question: str, answer: str) -> None:
     said = users("hi", question, answer)

@@ -25,7 +25,7 @@ _WARM = 4
 class Agent:
     """A client whose conversation grows: tool results of the same size as the real ones, in prose."""
 
-    def __init__(self, proxy: serve_null.Proxy, streamed: bool, size: int, seed: int) -> None:
+    def __init__(self, proxy: serve_null.Proxy, streamed: bool, size: int, seed: str) -> None:
         self._draw = random.Random(seed)
         self._words = [word for word in (Path(__file__).parent / "NOTES.md").read_text().split() if word.isascii()]
         self._url, self._body = f"http://127.0.0.1:{proxy.port}/v1/chat/completions", {"model": proxy.model, "max_tokens": _TOKENS}
@@ -61,13 +61,13 @@ def run(quick: bool) -> list[Row]:
         serve_null.clawctl(Path(folder), bare.port) as ours,
     ):
         for kind in ("whole", "stream"):
-            measured(ours, kind == "stream", requests, rounds)  # warm: rules are compiled when a text needs them
-            taken = [measured(ours, kind == "stream", requests, seed) for seed in range(rounds)]
+            measured(ours, kind == "stream", requests, f"{kind}, warm")  # rules are compiled when a text needs them
+            taken = [measured(ours, kind == "stream", requests, f"{kind} {number}") for number in range(rounds)]
             rows.append(Row(f"{CASE}, {kind}", "cpu_ms_per_request", statistics.median(taken), "ms"))
     return [*rows, Row(CASE, "kb", _BYTES / 1000, "kB"), Row(CASE, "new_kb", _NEW / 1000, "kB")]
 
 
-def measured(proxy: serve_null.Proxy, streamed: bool, requests: int, seed: int) -> float:
+def measured(proxy: serve_null.Proxy, streamed: bool, requests: int, seed: str) -> float:
     agent = Agent(proxy, streamed, _BYTES - (_WARM + requests // 2) * _NEW, seed)
     for _ in range(_WARM):
         agent.ask()

@@ -45,7 +45,7 @@ class ResponseReceiver(Protocol):
 class StreamCall:
     """One request and its response. The methods `on_…` are httptools' callbacks."""
 
-    def __init__(self, connection: "Connection", receiver: ResponseReceiver) -> None:
+    def __init__(self, connection: "StreamConnection", receiver: ResponseReceiver) -> None:
         self._connection = connection
         self._receiver: ResponseReceiver | None = receiver
         self._parser = httptools.HttpResponseParser(self)
@@ -146,10 +146,10 @@ class StreamCall:
             self._connection.end_call(keep=False)
 
 
-class Connection(asyncio.Protocol):
+class StreamConnection(asyncio.Protocol):
     """A connection, which has one call at a time."""
 
-    def __init__(self, idle: "dict[Connection, None]") -> None:
+    def __init__(self, idle: "dict[StreamConnection, None]") -> None:
         self._idle = idle
         self._call: StreamCall | None = None
         self._calls = 0
@@ -209,7 +209,7 @@ class Streams:
         lines = [f"{name}: {value}" for name, value in {"host": parts.netloc, "accept": "*/*", **headers}.items()]
         self._head = "\r\n".join(lines)
         self._is_valid = not any("\r" in line or "\n" in line for line in lines)
-        self._idle: dict[Connection, None] = {}  # least recently used first
+        self._idle: dict[StreamConnection, None] = {}  # least recently used first
 
     async def stream(self, path: str, body: bytes, receiver: ResponseReceiver) -> StreamCall:
         """See `Client.stream`. Raises RequestFailed."""
@@ -229,11 +229,11 @@ class Streams:
                 call.release()
                 raise
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> StreamConnection:
         try:
             async with asyncio.timeout(self._connect_s):
                 made = asyncio.get_running_loop().create_connection(
-                    lambda: Connection(self._idle), self._host, self._port, ssl=self._context
+                    lambda: StreamConnection(self._idle), self._host, self._port, ssl=self._context
                 )
                 return (await made)[1]
         except (OSError, ssl.CertificateError) as error:  # TimeoutError is an OSError

@@ -28,12 +28,12 @@ class Beginnings:
 
     def longest(self, messages: list[Any]) -> tuple[int, Said, bytes]:
         """The number of messages in the longest known beginning, what was said last in it, and the digest of all messages."""
-        chain, found, said, looked_at = sha256(), 0, NOTHING_SAID, len(messages) - _NEW_MESSAGES
+        chain, length, said, looked_at = sha256(), 0, NOTHING_SAID, len(messages) - _NEW_MESSAGES
         for count, message in enumerate(messages, 1):
             chain.update(orjson.dumps(message, option=orjson.OPT_NON_STR_KEYS))
-            if count >= looked_at and (known := self._said.get(chain.digest())) is not None:
-                found, said = count, known
-        return found, said, chain.digest()
+            if count >= looked_at and (last := self._said.get(chain.digest())) is not None:
+                length, said = count, last
+        return length, said, chain.digest()
 
     def add(self, digest: bytes, said: Said) -> None:
         self._said[digest] = said

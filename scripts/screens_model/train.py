@@ -232,7 +232,7 @@ def train(model: Any, rows: Rows, docs: list[Document], steps: int, batch: int, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=ROOT / "clawctl/extensions/demos/models/screens")
+    parser.add_argument("--out", type=Path, default=ROOT / "scripts/benchmarks/models/screens")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=2400)
     parser.add_argument("--batch", type=int, default=32, help="documents in one update")

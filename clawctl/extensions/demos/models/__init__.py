@@ -7,7 +7,3 @@ _FOLDER = Path(__file__).parent
 
 def crafts() -> Path:
     return _FOLDER / "crafts"
-
-
-def screens() -> Path:
-    return _FOLDER / "screens"

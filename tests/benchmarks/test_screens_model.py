@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,14 +11,14 @@ from clawctl.extensions.worlds.gui.actions import SYSTEM_PICTURE, Action, action
 from clawctl.extensions.worlds.gui.browser import find_chromium
 from clawctl.extensions.worlds.gui.page import open_page
 from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLUMNS, SPOT_ROWS, DrawnSite, draw_site
-from clawctl.run.gguf import model_folder
 from clawctl.vision.reader import image_reader
+from scripts.benchmarks.circle import ROOT
 from scripts.screens_model.corpus import CHOICES, boxes_of, documents
 from scripts.screens_model.report import found_share, load
 from scripts.screens_model.train import Pixels
 from tests.extensions.worlds.test_gui import needs_browser
 
-FOLDER = Path(model_folder("screens"))
+FOLDER = ROOT / "scripts/benchmarks/models/screens"
 made = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="scripts/make-screens-model makes it")
 
 

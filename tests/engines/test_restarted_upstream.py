@@ -37,6 +37,8 @@ def test_a_server_that_restarts_gets_the_live_version_again(
         move_live(server.run, 1)
         until(lambda: server.health()["live"] == 1)
         assert [int(token) for token in server.say("hi").choices[0].message.content.split()] == ids(0, 1)
+        if kind == "adapter":
+            until(lambda: "tiny@1" in stand_in.set()["listed"])  # what was never listed cannot be missed
         stand_in.kill()
         stand_in.start()
         lost = "tiny@1" if kind == "adapter" else "the weights of version 1"

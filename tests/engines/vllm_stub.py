@@ -56,14 +56,22 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     number = 0
     adapters: ClassVar[dict[str, str]] = {}
-    state: ClassVar[dict[str, Any]] = {"load_s": 0.0, "refuses": False, "score": -1.0, "token_s": 0.002, "answered": 0, "absent": 0}
+    state: ClassVar[dict[str, Any]] = {
+        "load_s": 0.0,
+        "refuses": False,
+        "score": -1.0,
+        "token_s": 0.002,
+        "answered": 0,
+        "absent": 0,
+        "listed": [],
+    }
     weights: ClassVar[str] = "default"  # their version
 
     def do_GET(self) -> None:
         if self.path == "/weight_info":
             self._answer({"weight_version": self.weights})
             return
-        names = ["base", *self.adapters]
+        names = self.state["listed"] = ["base", *self.adapters]
         self._answer({"object": "list", "data": [{"id": name, "object": "model", "max_model_len": 4096} for name in names]})
 
     def do_POST(self) -> None:

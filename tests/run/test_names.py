@@ -98,10 +98,11 @@ def merged_shard(run: RunDir, stems: list[Any]) -> Path:
     """A merged shard that names these parts, as an attacker with write access would make it."""
     path = run.trajectories / f"{7:020d}-aaaaaa-merged.parquet"
     write_turns(path, list[Turn]())
-    table = pq.read_table(path)
-    metadata = {**(table.schema.metadata or {}), b"merged": orjson.dumps(stems)}
-    pq.write_table(table.replace_schema_metadata(metadata), path)
     write_verdicts(run.verdicts / path.name, [])
+    for shard in (path, run.verdicts / path.name):
+        table = pq.read_table(shard)
+        metadata = {**(table.schema.metadata or {}), b"merged": orjson.dumps(stems)}
+        pq.write_table(table.replace_schema_metadata(metadata), shard)
     return path
 
 

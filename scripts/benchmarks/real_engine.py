@@ -378,7 +378,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of each side")
     parser.add_argument("--part", help="speed, http, ready, swap, exact, vllm or trainer")
     arguments = parser.parse_args()
-    report("real_engine", engine_rows(arguments.quick, arguments.threads, arguments.part), arguments.json)
+    report("real", engine_rows(arguments.quick, arguments.threads, arguments.part), arguments.json)
 
 
 if __name__ == "__main__":

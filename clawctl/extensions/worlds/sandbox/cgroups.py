@@ -30,7 +30,7 @@ class ControlGroup:
     def remove(self) -> None:
         """Remove the group, whose processes must have ended. The kernel may need a moment to notice that."""
         for folder in self.folders:
-            for _ in range(50):
+            for _ in range(300):
                 try:
                     folder.rmdir()
                     break

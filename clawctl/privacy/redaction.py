@@ -155,8 +155,12 @@ class Redactor(TextSearch):
     def _messages(self, messages: list[Message], reading: _Reading, tools: Any = None) -> list[Message]:
         beginnings, is_begun = reading.memory.beginnings, reading.before != NOTHING_SAID or bool(reading.secrets)
         seen, said, digest = (0, reading.before, b"") if is_begun else beginnings.longest(messages)
+        # Static texts are read again, because what is accepted in them is accepted in the token ids as well
+        begun = [self._read(old, reading, tools) if old.get("role") in _SYSTEM_ROLES else old for old in messages[:seen]]
+        if not all(map(operator.is_, begun, messages)):
+            begun, seen, said = [], 0, NOTHING_SAID
         reading.before = said
-        clean = messages[:seen] + [self._read(message, reading, tools) for message in messages[seen:]]
+        clean = begun + [self._read(message, reading, tools) for message in messages[seen:]]
         if not is_begun and all(map(operator.is_, clean, messages)):
             beginnings.add(digest, reading.before)
         return clean

@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--walks", action="store_true", help="run a step and a request, and list the files that they cross")
     options = parser.parse_args()
     if options.walks:
-        print(walks.report())
+        print(walks.report({name: budget["bar"] for name, budget in BUDGETS["walks"].items()}))
         return
     house = House()
     measures, rooms, features = measure(house), dict(sorted(house.rooms().items())), house.features()

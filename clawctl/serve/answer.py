@@ -1,11 +1,16 @@
-"""Answers one request: sends its replies, and captures each exchange before the end of the answer is sent."""
+"""Answers one request: reads the engine's replies, captures each exchange before the end of its answer is sent, and sends the
+answer: complete, or as server-sent events while it grows."""
 
 import asyncio
 import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Literal
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from clawctl.cut_calls import CUT_CALL, has_cut_call
 from clawctl.engines import CannotFollow, EngineFailure, Reply, Sampled
@@ -14,6 +19,7 @@ from clawctl.run.rows import Exchange, Message
 from clawctl.serve.capture import Capture
 from clawctl.serve.dialects import Choice, Dialect
 from clawctl.serve.recent_answers import RecentAnswers
+from clawctl.serve.request_context import RequestContext
 
 _log = logging.getLogger("clawctl.serve")
 
@@ -198,3 +204,76 @@ def _copy_results(choice: Choice, sampled: Sampled) -> None:
     choice.finish_reason, choice.stop_sequence = sampled.finish_reason, sampled.stop_sequence
     choice.prompt_ids, choice.completion_ids = sampled.prompt_ids, sampled.completion_ids
     choice.usage, choice.extras = sampled.usage, sampled.extras
+
+
+# ---- to the client ---------------------------------------------------------------------------------------------------------
+
+
+async def _cancel_when_gone(receive: Receive, answer: Answer) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    answer.cancel()
+
+
+async def complete_response(answer: Answer, context: RequestContext, stack: AsyncExitStack, receive: Receive) -> Response:
+    """Wait for the end of the answer, then return it complete."""
+    watch = asyncio.create_task(_cancel_when_gone(receive, answer))
+    try:
+        async with stack:
+            async for _ in answer.pieces():
+                pass
+        context.first_at = answer.first_at
+        if answer.failed is not None:
+            raise answer.failed
+        if answer.cancelled:  # the client disconnected, or this server cancelled the request
+            raise answer.cancelled
+        return Response(answer.dialect.whole(answer.choices), media_type="application/json")
+    finally:
+        watch.cancel()
+
+
+class EventStream:
+    """A response that sends server-sent events while the answer grows."""
+
+    status_code = 200
+
+    def __init__(self, answer: Answer, context: RequestContext, stack: AsyncExitStack) -> None:
+        self._answer, self._context, self._stack = answer, context, stack
+        self._end = b""  # the last frames, sent in one piece once the request counts as ended
+        self.raw_headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watch = asyncio.create_task(_cancel_when_gone(receive, self._answer))
+        try:
+            async with self._stack:
+                await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+                async for frame in self._frames():
+                    await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await send({"type": "http.response.body", "body": self._end, "more_body": False})
+        finally:
+            watch.cancel()
+
+    async def _frames(self) -> AsyncIterator[bytes]:
+        answer, dialect, context = self._answer, self._answer.dialect, self._context
+        if begun := b"".join(dialect.begin(choice) for choice in answer.choices):
+            yield begun
+        try:
+            async for choice, shown in answer.pieces():
+                context.first_at = context.first_at or time.time()
+                if shown is not None:
+                    yield dialect.piece(choice, shown)
+                elif len(answer.choices) > 1:
+                    yield dialect.finish(choice)
+                else:
+                    self._end = dialect.finish(choice)
+        except Exception:  # noqa: BLE001 - the stream has begun: its end must contain the error, the log has the rest
+            _log.exception("request %s failed", context.request_id)
+            answer.failed = Refusal(500, "internal error; the log of clawctl has the details")
+        if answer.failed is not None:
+            context.status = answer.failed.status
+            self._end += dialect.failed(answer.failed)
+        elif answer.cancelled:
+            context.status = 499  # the client disconnected, or this server cancelled the request; then it can read the message
+            self._end += dialect.failed(answer.cancelled)
+        else:
+            self._end += dialect.end(answer.choices)

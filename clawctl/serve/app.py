@@ -7,7 +7,7 @@ for an answer goes through `_generate`, step by step:
 2. `_prepare` adds earlier answers (`recent_answers.py`), hints (`hints.py`) and the recipe's sampling. `_start` passes the request
    through `Versions.begin` to the engine, which renders the prompt (`prompt.py`) and replies.
 3. `Answer` reads the replies, and captures each one before its end is sent (`answer.py`, `capture.py`).
-4. `complete_response` or `EventStream` sends the output of the dialect (`http_response.py`).
+4. `complete_response` or `EventStream` sends the output of the dialect (`answer.py`).
 """
 
 import asyncio
@@ -32,20 +32,20 @@ from clawctl.run.endpoint import where_the_key_is
 from clawctl.run.keys import CHECK_EVERY_S, KeyRing
 from clawctl.run.model_files import model_file
 from clawctl.serve import episodes
-from clawctl.serve.answer import Answer, new_handle
+from clawctl.serve.answer import Answer, EventStream, complete_response, new_handle
 from clawctl.serve.capture import Capture
 from clawctl.serve.control import CONTROLS, control, score, score_prompt
 from clawctl.serve.defaults import Defaults
 from clawctl.serve.dialects import Dialect, chat, completions, messages, responses
 from clawctl.serve.hints import read_hints
 from clawctl.serve.hosts import Hosts
-from clawctl.serve.http_response import EventStream, RequestContext, complete_response, extra_headers, json_response
 from clawctl.serve.intake import Concurrency, Intake
 from clawctl.serve.metrics import Metrics
 from clawctl.serve.notes import Notes, is_too_long_with_notes
 from clawctl.serve.people import People
 from clawctl.serve.rating import Rating
 from clawctl.serve.recent_answers import RecentAnswers
+from clawctl.serve.request_context import RequestContext, extra_headers, json_response
 from clawctl.serve.request_sizes import largest_body, parse
 from clawctl.serve.routes import context_of, no_compaction, normalised_path, not_found, presented_key
 from clawctl.serve.service_info import ServiceInfo

@@ -10,7 +10,7 @@ from clawctl.engines.requests import GenerationRequest
 from clawctl.run.default_sampling import DefaultSampling, default_sampling
 from clawctl.serve.episodes import sampling_rule
 from clawctl.serve.hints import agent_of, client_of
-from clawctl.serve.http_response import RequestContext
+from clawctl.serve.request_context import RequestContext
 from clawctl.serve.sampling import Enforced, changes_nothing, enforce, rule_for, settings_of
 from clawctl.serve.versions import Versions
 

@@ -17,7 +17,8 @@ from starlette.types import Message, Receive, Scope, Send
 from clawctl.config.serve import SamplingRule, ServeConfig, TemperatureConfig
 from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.capabilities import PREFIX, Capability, Measurement, read_capability
-from clawctl.serve.http_response import EventStream, RequestContext
+from clawctl.serve.answer import EventStream
+from clawctl.serve.request_context import RequestContext
 from clawctl.serve.versions import is_pinned
 
 _ADDRESS = "/e/"

@@ -35,7 +35,7 @@ from clawctl.run.images import has_images
 from clawctl.serve import request_sizes
 from clawctl.serve.dialects import chat, completions, messages, responses
 from clawctl.serve.dialects.fields import NO_IMAGES
-from clawctl.serve.http_response import RequestContext
+from clawctl.serve.request_context import RequestContext
 from clawctl.serve.request_sizes import CountTokens, ValueCount, check_request, largest_body, parse, too_large, too_many_values
 from clawctl.serve.work_queues import SHORT, KeyedLock, WorkQueues
 
@@ -101,13 +101,15 @@ class Intake:
         max_bytes = largest_body(self._limits.body_mb, max_context, images)
         raw = await self.raw(http_request, key, max_bytes, self._limits.body_values, resources)
         is_checked = len(raw) > _LONG_BODY and not request_sizes.is_plain(raw, max_context)
-        length = len(raw) if is_checked else 0  # 0 for what is read in a moment; other bodies are read in a thread
         if context.episode is not None:
             context.digest = blake2b(raw, digest_size=16).digest()
         if is_checked:
             await self._checker.check(key, context.api, raw, max_context, images)
-        body = complete(await self._queues.run(key, length, partial(parse, raw)))
-        request = await self._queues.run(key, length, partial(_READERS[context.api], body, self._model_name))
+            body = complete(await self._queues.run(key, len(raw), partial(parse, raw)))
+            request = await self._queues.run(key, len(raw), partial(_READERS[context.api], body, self._model_name))
+        else:  # it is read in a moment
+            body = complete(parse(raw))
+            request = _READERS[context.api](body, self._model_name)
         if images is False and has_images(request.messages):
             raise Refusal(400, NO_IMAGES, "messages")
         if not is_checked:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from clawctl.engines.requests import Refusal
 from clawctl.serve.answer import new_handle
 from clawctl.serve.dialects import chat, messages
-from clawctl.serve.http_response import Envelope, RequestContext
+from clawctl.serve.request_context import Envelope, RequestContext
 
 _SLASHES = re.compile(r"/{2,}")
 _VERSIONS = re.compile(r"^(/v1)+(?=/|$)")

@@ -22,8 +22,8 @@ from clawctl.run.outcomes import UNVERIFIED_LINE
 from clawctl.run.policies import list_versions
 from clawctl.serve.capture import Capture
 from clawctl.serve.defaults import Defaults
-from clawctl.serve.http_response import RequestContext, json_response
 from clawctl.serve.metrics import Metrics, exposition
+from clawctl.serve.request_context import RequestContext, json_response
 from clawctl.serve.routes import normalised_path
 from clawctl.serve.versions import Versions
 

@@ -13,7 +13,7 @@ from clawctl.engines.requests import GenerationRequest, Refusal
 from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import for_engine
-from clawctl.serve.http_response import RequestContext, json_response
+from clawctl.serve.request_context import RequestContext, json_response
 from clawctl.serve.routes import normalised_path
 
 RESPONSES = "/v1/responses/"

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -20,7 +21,6 @@ import orjson
 
 from clawctl.config import PrivacyConfig
 from clawctl.privacy.consent import may_capture
-from clawctl.privacy.fifo_lock import FifoLock
 from clawctl.privacy.redaction import Decode, Redactor, redactor_of
 from clawctl.run.checksums import sealed
 from clawctl.run.images import NOT_STORED, has_images, without_bytes
@@ -34,6 +34,45 @@ _LOG_EVERY_S = 5.0
 _THREADS = 32  # keys whose exchanges are processed at the same time; further keys wait
 
 _Waiting = tuple[Exchange, Any, asyncio.Future[bool]]  # the future's result: whether it was written in time
+
+
+class FifoLock:
+    """A lock that passes from thread to thread in the order in which they requested it."""
+
+    def __init__(self) -> None:
+        self._lock, self._locked = threading.Lock(), False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self) -> None:
+        with self._lock:
+            if not self._locked:
+                self._locked = True
+                return
+            ticket = threading.Lock()
+            ticket.acquire()
+            self._waiting.append(ticket)
+        ticket.acquire()  # until `release` of the current holder releases it
+
+    def release(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()  # the lock stays held, now by the next thread
+            else:
+                self._locked = False
+
+    def yield_to_waiting(self) -> None:
+        """Let all waiting threads run first. If there are none, yield the interpreter to other threads such as the event loop."""
+        if self._waiting:
+            self.release()
+            self.acquire()
+        else:
+            time.sleep(0)
 
 
 class Capture:

@@ -13,16 +13,17 @@ from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-from clawctl.config import Recipe
+import orjson
+
+from clawctl.config import Recipe, TrainConfig
 from clawctl.run.complaints import MAX_TURNS
-from clawctl.run.directory import RunDir, published, quarantine
+from clawctl.run.directory import RunDir, publish_bytes, published, quarantine
 from clawctl.run.lineage import read_lineage
 from clawctl.run.model_files import origin_of
 from clawctl.run.rows import DEFAULT_POLICY, is_judged, lacks_reaction
 from clawctl.run.shards import Origin, UnreadableShard, merged_from, read_origin, read_turn_ids, read_values
 from clawctl.train.admission import UNTRAINABLE, worth_of
 from clawctl.train.fair import Demand, demand_of
-from clawctl.train.feed_counts import Counts, CountsFile, summary_line
 from clawctl.train.judged import JudgedPiece, UnreadableHalf, judged_pieces
 from clawctl.train.ledger import given_back, read_ledger
 from clawctl.train.sample import Batch
@@ -32,6 +33,8 @@ from clawctl.train.waiting import READ_AHEAD, in_order, ready_turns
 from clawctl.trainers import Model
 
 log = logging.getLogger("clawctl.train")
+
+Counts = dict[str, Any]  # of the turns that a trainer read, by result
 
 
 def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
@@ -318,3 +321,29 @@ class Feed:
 def _policies(path: Path, written_ns: int, inode: int) -> frozenset[str]:
     """Return the policies that sampled the turns of a shard. Raises UnreadableShard or FileNotFoundError."""
     return frozenset(read_values(path, "turns", ("policy_name",))["policy_name"])
+
+
+class CountsFile:
+    """`train/feed.json`, which `inspect` reads. It is written only when something changed."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._path = run.feed_counts
+        self._written: bytes = b""
+
+    def write(self, counts: Counts) -> None:
+        text = orjson.dumps(counts, option=orjson.OPT_INDENT_2)
+        if text != self._written:
+            try:
+                publish_bytes(self._path, text)
+            except OSError as error:  # only counts: written again when they change
+                log.error("cannot write train/feed.json, so `inspect` shows old counts: %s", error)
+            self._written = text
+
+
+def summary_line(counts: Counts, config: TrainConfig) -> str:
+    """The number of trained, waiting and refused turns, with reasons."""
+    fewest = min(config.batch_min_turns, config.batch_turns)
+    needed = f" (a step needs {config.batch_turns}, or {fewest} after {config.batch_wait_s:g} s)" if counts["waiting"] else ""
+    refused = ", ".join(f"{reason} {count}" for reason, count in counts["refused"].items())
+    text = f"{counts['used']} turns trained so far, {counts['skipped']} skipped, {counts['waiting']} waiting{needed}"
+    return text + (f"; refused: {refused}" if refused else "")

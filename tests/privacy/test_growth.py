@@ -9,10 +9,9 @@ import orjson
 import pytest
 
 from clawctl.config import PrivacyConfig
-from clawctl.privacy.fifo_lock import FifoLock
 from clawctl.privacy.finders import DEFAULT, KINDS, Finder, Kind, Secret
 from clawctl.privacy.redaction import Redactor
-from clawctl.serve.capture import Capture
+from clawctl.serve.capture import Capture, FifoLock
 from scripts.benchmarks.hostile_redaction import (
     BLOCKS,
     WITHIN,

@@ -27,7 +27,18 @@ from clawctl.run.feedback import LONGEST_HINT
 from clawctl.run.notes import Note, change_note, read_notes
 from clawctl.run.policies import live_version
 from scripts.benchmarks.circle import ROOT, wait_until
-from scripts.benchmarks.real_circle import LONGEST_S, MAX_TOKENS, Circle, lines, running, say, talk, write_recipe
+from scripts.benchmarks.real_circle import (
+    LONGEST_S,
+    MAX_TOKENS,
+    Circle,
+    is_over,
+    last_note,
+    lines,
+    running,
+    say,
+    talk,
+    write_recipe,
+)
 from scripts.benchmarks.real_scorers import unreadable
 from scripts.wish_reader import read_wish
 
@@ -94,13 +105,15 @@ def learn(circle: Circle, wish: str, anyway: bool) -> None:
     console.print(f'You rate this answer badly and say, once: [bold]"{wish}"[/bold] It is a note from the next request on.')
     columns.append(column(circle, "next answers, with the note", "on"))
     if not understood(columns[1].answers, meets):
-        note = change_note(circle.run, "default", note_of(circle).id, practise=anyway, state="new" if anyway else "not understood")
+        note = change_note(
+            circle.run, "default", last_note(circle).id, practise=anyway, state="new" if anyway else "not understood"
+        )
         if not note.practise:
             return
     began = time.monotonic()
     console.print("Now nobody asks anything, so clawctl practises the note on the twelve requests. The server goes on answering.")
     with console.status("practising …") as status:
-        while not is_over(note := note_of(circle), STEPS):
+        while not is_over(note := last_note(circle), STEPS):
             status.update(f"{progress(note)}, {time.monotonic() - began:.0f} s")
             time.sleep(0.5)
             if not note.practise and (anyway or agrees(f"{note.reason}. Practise it all the same?")):
@@ -142,15 +155,6 @@ def column(circle: Circle, title: str, notes: Literal["on", "off"]) -> Column:
     with ThreadPoolExecutor() as threads:  # together they share the engine's steps
         answers = threads.submit(circle.answers_at, at, [circle.told(request) for request in requests], MAX_TOKENS)
         return Column(title, right=circle.facts_at(at), answers=answers.result())
-
-
-def note_of(circle: Circle) -> Note:
-    """The newest note."""
-    return read_notes(circle.run, "default")[-1]
-
-
-def is_over(note: Note, steps: int) -> bool:
-    return note.state == "learned" or (note.steps >= steps and bool(note.followed) and note.reason is not None)
 
 
 def progress(note: Note) -> str:

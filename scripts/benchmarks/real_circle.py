@@ -1,18 +1,16 @@
 """A run of the pretrained model through all stages: a person talks, says one wish once, and the model practises it.
 
-`clawctl up` serves, collects, judges and trains with recipes/smollm2.yaml, and `clawctl play practice` plays. Versions are measured
+`clawctl up` serves, collects, judges, trains and practises with recipes/smollm2.yaml. Versions are measured
 at the same server by their number. No measurement is captured.
 """
 
 import asyncio
 import json
 import statistics
-import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +25,9 @@ from clawctl.environments.hint_trial import settle_hint_place
 from clawctl.run.directory import open_run
 from clawctl.run.endpoint import QUIET, Endpoint, own_endpoint
 from clawctl.run.hint_places import with_hint
-from clawctl.run.policies import live_version
+from clawctl.run.notes import Note, change_note, read_notes
 from clawctl.run.rows import HintPlace, Message
-from scripts.benchmarks.circle import CLAWCTL, ROOT, running
+from scripts.benchmarks.circle import ROOT, running
 from scripts.benchmarks.real_scorers import facts_right, meets, unreadable
 
 DATA = ROOT / "scripts" / "benchmarks" / "real"
@@ -198,34 +196,42 @@ def rate(circle: Circle, completion: str, wish: str, remember: bool = False) -> 
     circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish, "remember": remember}, {})
 
 
-@contextmanager
-def playing(circle: Circle, note: str, steps: int, seed: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-    """`clawctl play practice` with turns for `steps` more versions. It ends with the block."""
-    tasks = (steps + 2) * circle.recipe.train.batch_turns  # a few turns are refused as stale
-    run = ["--run", str(circle.run.root), "--tasks", str(tasks), "--seed", str(seed)]
-    options = ["--option", f"note={note}", "--option", "anyway=true"]  # what a note costs is measured here
-    with practice_log(circle).open("wb") as log:
-        player = subprocess.Popen([*CLAWCTL, "play", "practice", *run, *options], stdout=log, stderr=log)
-        try:
-            yield player
-        finally:
-            player.terminate()
-            player.wait()
+@dataclass(frozen=True, slots=True)
+class Practised:
+    """What `clawctl practice` made of a note."""
+
+    costly: bool  # it asks before it practises this note, because telling it costs right answers
+    steps: int
+    version: int  # the last one that it measured
+    harm: str | None  # why it will not keep what it practised
+    learned: bool
+    seconds: float
 
 
-def practise(circle: Circle, note: str, steps: int, seed: int = 0) -> float:
-    """Practise until version `steps` is live. Returns the seconds that it took."""
-    began = time.monotonic()
-    with playing(circle, note, steps, seed) as player:
-        while (live_version(circle.run) or 0) < steps:
-            if player.poll() not in (None, 0) or time.monotonic() - began > LONGEST_S:
-                raise SystemExit(f"practice ended early: {practice_log(circle).read_text()[-2000:]}")
-            time.sleep(0.2)
-    return time.monotonic() - began
+def practise(circle: Circle, note: str, steps: int) -> Practised:
+    """Note a wish, and wait until `clawctl practice` has finished with it. A costly one is practised all the same."""
+    circle.post("/notes", {"text": note}, {})
+    began, costly = time.monotonic(), False
+    while not is_over(wish := last_note(circle), steps):
+        if not wish.practise and wish.steps:
+            break  # it is given up because of what its steps have cost
+        if not wish.practise:
+            costly = True
+            change_note(circle.run, "default", wish.id, practise=True)
+        if time.monotonic() - began > LONGEST_S:
+            raise SystemExit(f"practice did not end within {LONGEST_S:.0f} s: {wish}")
+        time.sleep(0.2)
+    harm = None if wish.practise else wish.reason
+    return Practised(costly, wish.steps, wish.followed[-1][0], harm, wish.state == "learned", time.monotonic() - began)
 
 
-def practice_log(circle: Circle) -> Path:
-    return circle.run.logs / "practice.log"
+def last_note(circle: Circle) -> Note:
+    return read_notes(circle.run, "default")[-1]
+
+
+def is_over(note: Note, steps: int) -> bool:
+    """Whether a note is learned, or needs its reminder after its last step."""
+    return note.state == "learned" or (note.steps >= steps and bool(note.followed) and note.reason is not None)
 
 
 def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
@@ -237,4 +243,7 @@ def write_recipe(path: Path, changes: dict[str, Any]) -> Path:
     return path
 
 
-__all__ = ["NOTES", "Circle", "Measured", "playing", "practise", "rate", "running", "say", "talk", "write_recipe"]
+__all__ = [
+    "NOTES", "Circle", "Measured", "Practised", "is_over", "last_note", "practise", "rate", "running", "say", "talk",
+    "write_recipe",
+]  # fmt: skip

@@ -39,6 +39,7 @@ from scripts.benchmarks.table import Row, make_parser, report
 
 MODEL = "smollm2"
 STREAMS = (1, 4, 16, 64)
+_QUICK_PARTS = ("speed", "ready", "exact")
 _DATA = Path(__file__).parent / "real"
 _RANK = 16  # of the adapters that are swapped
 _SWAP_STREAMS, _SWAP_TOKENS = 16, 400
@@ -54,7 +55,7 @@ def engine_rows(quick: bool = False, threads: int = 1, part: str | None = None) 
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as folder:
         measurement = _Measurement(Path(folder), threads, quick)
         for name, rows_of in measurement.parts().items():
-            if part in (None, name):
+            if part == name or (part is None and (not quick or name in _QUICK_PARTS)):
                 rows += rows_of()
     return rows
 
@@ -64,7 +65,8 @@ class _Measurement:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         self._folder, self._threads = folder, threads
-        self._tokens, self._rounds = (16, 3) if quick else (48, 5)
+        self._tokens, self._rounds = (16, 1) if quick else (48, 5)
+        self._streams = STREAMS[:3] if quick else STREAMS
         self._swaps = 2 if quick else 6
         self._recipe = Recipe.model_validate(self._settings())
         path = self._recipe.model_path
@@ -118,9 +120,9 @@ class _Measurement:
         await engine.attach()
         products = _Products(self._recipe.model_path)
         await _answers(engine, self._prompts[:4], 4)
-        for streams in STREAMS:
+        for streams in self._streams:
             ours, theirs, gaps, alone = list[float](), list[float](), list[float](), list[float]()
-            for _ in range(self._rounds if streams < 64 else max(2, self._rounds // 2)):
+            for _ in range(self._rounds if streams < 64 else self._rounds // 2):
                 _, prompts = self._fresh(streams)
                 began = time.perf_counter()
                 answers = await _answers(engine, prompts, self._tokens)

@@ -197,9 +197,9 @@ def two_people(root: Path) -> list[Row]:
         return rows
 
 
-def posts(circle: Circle, headers: dict[str, str], text: str) -> bool:
+def posts(circle: Circle, headers: dict[str, str], text: str, **fields: Any) -> bool:
     try:
-        circle.post("/notes", {"text": text}, headers)
+        circle.post("/notes", {"text": text, **fields}, headers)
     except OSError:
         return False
     return True

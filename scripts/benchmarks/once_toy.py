@@ -6,6 +6,8 @@
                    wish once, in a sentence of `scripts/wishes/words`; eight steps of practice each
   three-notes      people with three wishes at once, 16 steps
   retracted        the wishes of told-once are taken back and practised away
+  conditional      people who want a list, or an emoji, where something is multiplied: by notes with a condition, and by the
+                   weights after 32 steps; 6 of the 12 problems that each asks are such. `elsewhere` is the share in all others
 
 `next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
 compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of. The training
@@ -16,7 +18,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -37,13 +39,16 @@ from scripts.benchmarks.real_circle import RECIPE, Circle, running
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.wishes.axes import AXES, USUAL, is_correct, measure
 from scripts.wishes.people import unmet
-from scripts.wishes.problems import WordProblem, make_problems
+from scripts.wishes.problems import Split, WordProblem, make_problems
 from scripts.wishes.wording import Wants, hint
 
 MODEL = ROOT / "scripts/benchmarks/models/wishes"
 PLACE: HintPlace = "block"  # the model has read hints there
 NEW, MAX_TOKENS, LONGEST_S = 48, 96, 3600.0
-CASES = ("told-once", "few", "three-notes")
+CASES = ("told-once", "few", "three-notes", "conditional")
+CONDITION, CONDITION_WORDS = "something is multiplied", ("boxes", "bags")
+CONDITIONAL: dict[str, Wants] = {"list": {"layout": "list"}, "emoji": {"emoji": "emoji"}}  # what people want there
+CONDITIONAL_STEPS = 32
 THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
 
 
@@ -80,9 +85,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1 if options.quick else options.seeds):
             for case in set(cases) - {"retracted"}:
-                steps = 2 if options.quick else 16 if case == "three-notes" else 8
-                people = people_of(case, axes, seed)
-                for row in run(case, people, Path(folder) / f"{case}-{seed}", steps, seed, "retracted" in cases):
+                root = Path(folder) / f"{case}-{seed}"
+                if case == "conditional":
+                    made = conditional(root, CONDITIONAL_STEPS, seed)
+                else:
+                    steps = 2 if options.quick else 16 if case == "three-notes" else 8
+                    made = run(case, people_of(case, axes, seed), root, steps, seed, "retracted" in cases)
+                for row in made:
                     rows.setdefault((row.case, row.metric), []).append(row)
     report(
         "once",
@@ -133,6 +142,53 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
         return rows
 
 
+def conditional(root: Path, steps: int, seed: int) -> list[Row]:
+    """Wishes for some problems alone, by the prompt and by the weights."""
+    with running(root, write_recipe(root.with_suffix(".yaml"), len(CONDITIONAL), steps, seed)):
+        circle = Circle(root)
+        ensure_base_policy(circle.run, circle.recipe.model.path)
+        people = [
+            Person(name, wants, add_key(circle.run, name, begin_policy(circle.run, name))) for name, wants in CONDITIONAL.items()
+        ]
+        there, elsewhere = drawn(seed, NEW, True), drawn(seed, NEW, False)
+        usual = [shares(circle, people, lambda _: base(circle), some) for some in (there, elsewhere)]
+        for number, person in enumerate(people):
+            past = 100 * seed + number + 1
+            ask_and_wish(circle, person, [*drawn(past, 6, True, "train"), *drawn(past, 6, False, "train")], CONDITION_WORDS)
+        noted = [shares(circle, people, lambda person: circle.quiet("on", person.key), some) for some in (there, elsewhere)]
+        wait_until(partial(are_over, circle, people, steps), LONGEST_S, "conditional: practice did not end")
+        after = [shares(circle, people, lambda person: circle.quiet("off", person.key), some) for some in (there, elsewhere)]
+        kept = [circle_note.state != "learned" for person in people for circle_note in notes_of(circle, person)]
+    rows = []
+    for index, person in enumerate(people):
+        case = f"toy conditional {person.name}"
+        rows += [
+            Row(case, "untrained", usual[0][index], "share"),
+            Row(case, "prompt", noted[0][index], "share"),
+            Row(case, "prompt_elsewhere_change", noted[1][index] - usual[1][index], "share"),
+            Row(case, "weights_only", after[0][index], "share"),
+            Row(case, "weights_elsewhere", after[1][index], "share"),
+            Row(case, "stays_in_prompt", kept[index], "0 or 1"),
+        ]
+    return rows
+
+
+def shares(
+    circle: Circle, people: Sequence[Person], endpoint: Callable[[Person], Any], asked: Sequence[WordProblem]
+) -> list[float]:
+    """The share of answers that meet each person's wishes."""
+    answered = (circle.answers_at(endpoint(person), [talk(problem) for problem in asked], MAX_TOKENS) for person in people)
+    return [
+        sum(not unmet(person.wants, answer) for answer in answers) / len(answers)
+        for person, answers in zip(people, answered, strict=True)
+    ]
+
+
+def drawn(seed: int, count: int, multiplied: bool, split: Split = "eval") -> list[WordProblem]:
+    """Problems in which something is multiplied, or is not."""
+    return [problem for problem in make_problems(8 * count, seed, split) if (problem.op == "x") == multiplied][:count]
+
+
 def rows_of(
     case: str, people: Sequence[Person], answers: tuple[Answers, Sequence[Answers], Sequence[Answers], Sequence[Answers]]
 ) -> list[Row]:
@@ -167,10 +223,11 @@ def write_recipe(path: Path, people: int, steps: int, seed: int) -> Path:
     return path
 
 
-def ask_and_wish(circle: Circle, person: Person, asked: Sequence[WordProblem]) -> None:
+def ask_and_wish(circle: Circle, person: Person, asked: Sequence[WordProblem], words: Sequence[str] = ()) -> None:
     headers = {"authorization": f"Bearer {person.key}"}
+    condition = {"when": CONDITION, "words": list(words)} if words else {}
     for wish in person.wishes:
-        wait_until(partial(posts, circle, headers, wish), 30, "the key is not accepted")
+        wait_until(partial(posts, circle, headers, wish, **condition), 30, "the key is not accepted")
     own = {**headers, "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
 
     def ask(problem: WordProblem) -> None:

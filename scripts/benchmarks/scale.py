@@ -5,6 +5,9 @@ the cost. A queue simulation just below and just above that load confirms the re
 (NOTES.md). Constants of a GPU are assumed, because none was available. `scripts/benchmarks/scale_model.py` has all of
 them.
 
+Case `wish` estimates how long a person waits for a wish: until it is in the prompt and in the weights, and by reactions alone, for
+40 turns a day on one card of 24 GB with a model of 4 B weights.
+
 Case `points` measures the processor time of a turn in each stage separately. From that it predicts the processor time of two real
 arrangements, and measures them: one box with all stages, and two nodes of one core each, with serve on one and the other stages on
 the other. `model_error_two_points` is the larger relative error of the predicted load of the busiest node. The bar is 0.2.
@@ -18,11 +21,15 @@ from typing import Any
 
 from scripts.benchmarks.scale_model import (
     ASSUMED,
+    CARD_24GB,
     CARDS,
     MEASURED,
+    Wish,
     Workload,
     capacity,
     collect_memory_gb,
+    practice_minutes,
+    reaction_days,
     runs_needed,
     simulate,
     stages,
@@ -35,7 +42,7 @@ MAX_ERROR = 0.2
 
 def main() -> None:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--case", action="append", choices=("model", "points"), help="this one only; may be repeated")
+    parser.add_argument("--case", action="append", choices=("model", "wish", "points"), help="this one only; may be repeated")
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
     parser.add_argument("--turns", type=int, help="turns of each part of `points`, instead of 240")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the runs of `points` here")
@@ -43,6 +50,8 @@ def main() -> None:
     rows: list[Row] = []
     if "model" in (options.case or ("model",)):
         rows += model(options.seed, 20_000 if options.quick else 100_000)
+    if "wish" in (options.case or ("wish",)):
+        rows += wish_rows()
     if "points" in (options.case or ("points",)):
         points: Any = importlib.import_module("scripts.benchmarks.scale_points")
         with tempfile.TemporaryDirectory(prefix="clawctl-scale-") as temporary:
@@ -76,6 +85,18 @@ def model(seed: int, turns: int) -> list[Row]:
             Row(case, "wait_s_at_1.2", above[first], f"at the {first}"),
         ]
     return rows
+
+
+def wish_rows() -> list[Row]:
+    for name, constant in CARD_24GB.items():
+        print(f"{name} = {constant.value:g} {constant.unit} (assumed: {constant.source})")
+    wish = Wish()
+    return [
+        Row("wish", "prompted_requests", 1, "request: the next one"),
+        Row("wish", "learned_minutes", practice_minutes(wish), "min without a request"),
+        Row("wish", "by_reactions_days", reaction_days(wish), "days, if every turn says it"),
+        Row("wish", "by_complaints_days", reaction_days(wish, wish.complaints), "days, if the complaints say it"),
+    ]
 
 
 if __name__ == "__main__":

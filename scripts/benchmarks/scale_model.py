@@ -37,7 +37,14 @@ ASSUMED: Mapping[str, Constant] = {  # constants of a box, not measured
     "disk_bytes_per_s": Constant(1e9, "bytes a second", "a shared filesystem"),
     "box_cost_per_hour": Constant(2.5, "US dollars", "a rented card of 80 GB"),
 }
-
+CARD_24GB: Mapping[str, Constant] = {  # assumed for a 4 B model with an adapter on a card of 24 GB, with 165 TFLOP/s and 1 TB/s
+    "decode_tokens_per_s": Constant(1_000, "tokens a second", "16 streams; half of what reading 8 GB of weights a pass allows"),
+    "prefill_tokens_per_s": Constant(10_000, "tokens a second", "2 × 4e9 operations a token at 48 % of 165 TFLOP/s"),
+    "trained_tokens_per_s": Constant(
+        1_700, "tokens a second", "6 × 4e9 operations a token at 25 %, as an H200 was measured"
+    ),
+    "publish_s": Constant(3, "s", "an adapter of 33 M weights is written, checked and loaded"),
+}
 
 CARDS = ("engine", "judge model", "trainer")  # the stages that boxes are divided among
 
@@ -139,3 +146,32 @@ def collect_memory_gb(conversations: float, turns_each: int = 10) -> float:
     conversation and one turn per minute, each active conversation accounts for six conversations per hour.
     """
     return conversations * (60 / turns_each) * MEASURED["open_turn_kb"].value / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person says once, and how it is practised: recipes/qwen3-4b-lora-24gb.yaml and the defaults of `practice`."""
+
+    turns_per_day: float = 40.0
+    complaints: float = 0.15  # share of turns that a person reacts to
+    steps: int = 8  # SmolLM2 needed six to eight
+    batch_turns: int = 16
+    prompt_tokens: int = 2_500  # of a practised request: `practice.history_chars` and its system prompt
+    answer_tokens: int = 64
+    idle_s: float = 60.0
+    measured_answers: int = 48  # after every second step, with and without the note
+
+
+def practice_minutes(wish: Wish) -> float:
+    """Minutes from being told to a policy that needs no reminder, if nobody asks anything meanwhile."""
+    m = {name: constant.value for name, constant in CARD_24GB.items()}
+    tokens = wish.batch_turns * (wish.prompt_tokens + wish.answer_tokens)
+    sampled = wish.batch_turns * (wish.prompt_tokens / m["prefill_tokens_per_s"] + wish.answer_tokens / m["decode_tokens_per_s"])
+    trained = (1 + 1 / 3) * tokens / m["trained_tokens_per_s"]  # the teacher has no backward pass
+    measured = wish.measured_answers * wish.answer_tokens / m["decode_tokens_per_s"] / 2
+    return (wish.idle_s + wish.steps * (sampled + trained + m["publish_s"] + measured)) / 60
+
+
+def reaction_days(wish: Wish, share: float = 1.0) -> float:
+    """Days until as many steps were made from live turns alone, of which this share says what is wanted."""
+    return wish.steps * wish.batch_turns / (wish.turns_per_day * share)

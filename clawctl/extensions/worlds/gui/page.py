@@ -32,6 +32,7 @@ _FRAMES = (Path(__file__).parent / "frames.js").read_text(encoding="utf-8")
 
 _EPISODES = 100  # the number of episodes that use a page one after another
 _STILL_ALIVE_S = 20.0  # the time that another page of the browser has to answer
+_SETTLE_S = 0.1  # after which a load that another one interrupted is tried again
 _numbers = count(1)  # of the hosts of sites without script
 T = TypeVar("T")
 
@@ -261,13 +262,14 @@ class _Tab:
             self.context.on("page", lambda other: asyncio.ensure_future(other.close()))  # close every other window
         else:
             await self.page.mouse.move(-1, -1)  # the pointer of the last episode does not hover over this page
-        for left in (2, 1, 0):
+        while True:
             try:
                 await self.page.goto(f"{self.host}{site.start}", timeout=1000 * load_s, wait_until="load")
                 break
             except playwright_error() as error:  # the last click of the episode before this one may still be loading a page
-                if not left or "interrupted by another navigation" not in str(error):
+                if "interrupted by another navigation" not in str(error):
                     raise
+                await asyncio.sleep(_SETTLE_S)  # `open_page` has a time limit
         if self.episodes > 1:
             session = await self.context.new_cdp_session(self.page)
             await session.send("Page.resetNavigationHistory")

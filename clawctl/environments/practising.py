@@ -355,17 +355,22 @@ class _Practising:
     def _followed(
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0
     ) -> tuple[float, float]:
-        """How far a version follows a note without a reminder where it applies, and how far elsewhere (0: nowhere else)."""
+        """How far a version follows a note without a reminder where it applies, and how far elsewhere: in everyday requests, and in
+        this person's others (0: it applies everywhere)."""
         model = own_endpoint(self._policy, self._recipe, version).model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model, seed)), 0.0
-        plain = [request.messages for request in requests if not request.tools]
-        fitting = [messages for messages in plain if note.applies_to(text_of(messages))][-len(EVERYDAY) :]
-        if not fitting:
+        applies = {True: list[list[Message]](), False: list[list[Message]]()}
+        for request in requests:
+            if not request.tools:
+                applies[note.applies_to(text_of(request.messages))].append(request.messages)
+        if not applies[True]:
             return 0.0, 0.0
+        own = [applies[False][-len(EVERYDAY) :]] if applies[False] else []
+        leaks = [self._effect(note.text, place, others) for others in ([], *own)]
         return (
-            asyncio.run(self._effect(note.text, place, fitting).followed(model, seed)),
-            asyncio.run(self._effect(note.text, place).followed(model)),
+            asyncio.run(self._effect(note.text, place, applies[True][-len(EVERYDAY) :]).followed(model, seed)),
+            max(asyncio.run(leak.followed(model)) for leak in leaks),
         )
 
     # ---- waiting ---------------------------------------------------------------------------------------------------------

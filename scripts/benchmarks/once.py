@@ -10,6 +10,7 @@
   judge, reply, both NAME   without notes and practice: everyday requests, each followed by the wish in the person's next message
                    (`reply`), as the comment of a rating (`judge`), or as both; `train.hint` has that name, for --steps steps.
                    `teacher` is version 0 with the teacher's prompts
+  facts            40 facts that were told once, and what is left of them when the person is forgotten (`once_facts`)
   kinds            what a judge makes of people's replies (`once_kinds`): a recorded one, or that at --endpoint with --model
 
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
@@ -74,6 +75,10 @@ def main() -> None:
                 rows += two_people(root)
             if "control" in cases:
                 rows += once("control", ["nothing"], root, 4, seed, 12)
+        if "facts" in cases:
+            from scripts.benchmarks.once_facts import fact_rows
+
+            rows += fact_rows(Path(folder))
         if "kinds" in cases:
             settings = {"endpoint": options.endpoint, "model": options.model, "api_key": options.api_key}
             rows += recorded(Path(folder), STRANGERS) if options.endpoint is None else kinds(Path(folder), settings)

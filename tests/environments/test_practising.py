@@ -17,9 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from clawctl.asking import Refused, ServerHealth
 from clawctl.config import Recipe, load_recipe
+from clawctl.environments.hint_trial import EVERYDAY
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
-from clawctl.environments.practice import Practice
+from clawctl.environments.practice import Asked, Practice
 from clawctl.environments.practising import _Practising
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
@@ -189,6 +190,17 @@ def test_a_note_whose_practice_cost_right_answers_is_not_learned_and_is_practise
     assert practising._is_due(note) is not practise
     practising._count_step("default", [note], [])
     assert find_note(run, "default", "a").steps == (4 if practise else 3)
+
+
+def test_a_note_for_some_requests_must_not_be_followed_in_the_others_of_its_person(server: Server) -> None:
+    """A version may leave everyday questions alone and still answer all sums with a list."""
+    practice = _Practising(server.run, load_recipe(server.run.root.parent / "run.yaml"), threading.Event())
+    asked = [Asked(request) for request in REQUESTS]
+    note = Note("thanks", NOTE, words=("thanks",))
+    followed, elsewhere = practice._followed(note, asked, "line", None)
+    measured = {tuple(request[0]["content"] for request in effect._requests) for effect in practice._effects.values()}
+    assert measured == {("thanks a lot",), ("hello", "how are you"), EVERYDAY}
+    assert (followed, elsewhere) == pytest.approx((0, 0), abs=1e-4), "version 0 follows no note that it is not told"
 
 
 @pytest.mark.parametrize(

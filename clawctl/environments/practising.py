@@ -366,8 +366,8 @@ class _Practising:
                 applies[note.applies_to(text_of(request.messages))].append(request.messages)
         if not applies[True]:
             return 0.0, 0.0
-        own = [applies[False][-len(EVERYDAY) :]] if applies[False] else []
-        leaks = [self._effect(note.text, place, others) for others in ([], *own)]
+        personal = [applies[False][-len(EVERYDAY) :]] if applies[False] else []
+        leaks = [self._effect(note.text, place, others) for others in ([], *personal)]
         return (
             asyncio.run(self._effect(note.text, place, applies[True][-len(EVERYDAY) :]).followed(model, seed)),
             max(asyncio.run(leak.followed(model)) for leak in leaks),

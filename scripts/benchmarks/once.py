@@ -18,6 +18,7 @@ requests, wishes and scorers are those of `scripts/bench real`. `--quick` makes 
 """
 
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,7 +33,7 @@ from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, read_notes
 from clawctl.run.policies import live_version
 from clawctl.run.rows import Message
-from scripts.benchmarks.circle import wait_until
+from scripts.benchmarks.circle import CLAWCTL, wait_until
 from scripts.benchmarks.once_kinds import STRANGERS, kinds, recorded
 from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, rate, running, talk, write_recipe
 from scripts.benchmarks.real_scorers import meets, unreadable
@@ -98,6 +99,7 @@ def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, pas
         facts = statistics.fmean(circle.facts(0, None))
         for name in names:
             remember(circle, NOTES[name])
+        tokens = note_tokens(circle)
         rows = [
             Row(case, "untrained", share(names, before), "share"),
             Row(case, "next_answer", share(names, answers(circle, "on")), "share"),
@@ -121,6 +123,7 @@ def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, pas
             Row(case, "facts_change", right - facts, "share"),
             Row(case, "unreadable_share", sum(unreadable(answer, False) for answer in after) / len(after), "share"),
             Row(case, "practice_s", time.monotonic() - began, "s"),
+            Row(case, "prompt_tokens_saved", 1 - note_tokens(circle) / tokens, f"of {tokens} tokens"),
         ]
         print(f"{case} seed {seed} ({place}): {[(note.id, note.state, note.steps, note.followed, note.reason) for note in notes]}")
         print("\n".join(f"  {text!r} -> {answer!r}" for text, answer in zip(requests()[:3], after, strict=False)), flush=True)
@@ -130,7 +133,19 @@ def once(case: str, names: Sequence[str], root: Path, steps: int, seed: int, pas
             began = time.monotonic()
             wait_until(lambda: not any(note.steps for note in notes_of(circle)), LONGEST_S, f"{case}: nothing was practised away")
             rows.append(Row("retracted", f"{names[0]}_after", share(names, answers(circle, "off")), "share"))
+        else:
+            back = [*CLAWCTL, "policies", "rollback", "0", "--run", str(run)]  # unlearned on purpose
+            subprocess.run(back, check=True, stdout=subprocess.DEVNULL)
+            wait_until(lambda: live_version(circle.run) == 0, LONGEST_S, f"{case}: version 0 is not live")
+            rows.append(Row(case, "returned_to_prompt", note_tokens(circle) / tokens, f"of {tokens} tokens, at the next request"))
         return rows
+
+
+def note_tokens(circle: Circle) -> int:
+    """Tokens that the notes add to a prompt."""
+    body = {"model": circle.server.model, "messages": circle.told(requests()[0]), "max_tokens": 1}
+    noted, plain = (circle.post("/chat/completions", body, {"X-Capture": "off", "X-Notes": notes}) for notes in ("on", "off"))
+    return int(noted["usage"]["prompt_tokens"] - plain["usage"]["prompt_tokens"])
 
 
 def reacted(case: str, hint: str, name: str, root: Path, steps: int, seed: int) -> list[Row]:

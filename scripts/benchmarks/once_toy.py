@@ -8,17 +8,20 @@
   retracted        the wishes of told-once are taken back and practised away
   conditional      people who want a list, or an emoji, where something is multiplied: by notes with a condition, and by the
                    weights after 32 steps; 6 of the 12 problems that each asks are such. `elsewhere` is the share in all others
+  tail             one person says a wish, takes it back once it was practised, and says the next one, for 200 updates: right
+                   answers, and answers that do not end (`loops`), against those of version 0
 
 `next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
 compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of. The training
 section is that of recipes/smollm2.yaml, without its guidance: this model follows what it is told.
 """
 
+import asyncio
 import statistics
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -28,10 +31,12 @@ from typing import Any
 
 import yaml
 
+from clawctl.asking import completion, new_client
+from clawctl.run.endpoint import Endpoint
 from clawctl.run.hint_places import with_hint
 from clawctl.run.keys import add_key
 from clawctl.run.notes import Note, change_note, read_notes
-from clawctl.run.policies import begin_policy, ensure_base_policy
+from clawctl.run.policies import begin_policy, ensure_base_policy, live_version
 from clawctl.run.rows import HintPlace
 from scripts.benchmarks.circle import ROOT, wait_until
 from scripts.benchmarks.once import is_over, posts
@@ -49,6 +54,7 @@ CASES = ("told-once", "few", "three-notes", "conditional")
 CONDITION, CONDITION_WORDS = "something is multiplied", ("boxes", "bags")
 CONDITIONAL: dict[str, Wants] = {"list": {"layout": "list"}, "emoji": {"emoji": "emoji"}}  # what people want there
 CONDITIONAL_STEPS = 32
+TAIL_UPDATES = 200
 THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
 
 
@@ -88,6 +94,8 @@ def main() -> None:
                 root = Path(folder) / f"{case}-{seed}"
                 if case == "conditional":
                     made = conditional(root, CONDITIONAL_STEPS, seed)
+                elif case == "tail":
+                    made = tail(root, 8 if options.quick else TAIL_UPDATES, seed)
                 else:
                     steps = 2 if options.quick else 16 if case == "three-notes" else 8
                     made = run(case, people_of(case, axes, seed), root, steps, seed, "retracted" in cases)
@@ -171,6 +179,54 @@ def conditional(root: Path, steps: int, seed: int) -> list[Row]:
             Row(case, "stays_in_prompt", kept[index], "0 or 1"),
         ]
     return rows
+
+
+def tail(root: Path, updates: int, seed: int) -> list[Row]:
+    """Notes that come and go in one policy."""
+    with running(root, write_recipe(root.with_suffix(".yaml"), 1, 8, seed)):
+        circle = Circle(root)
+        ensure_base_policy(circle.run, circle.recipe.model.path)
+        person = Person("tail", {}, add_key(circle.run, "tail", begin_policy(circle.run, "tail")))
+        headers, values, policy = {"authorization": f"Bearer {person.key}"}, rare_values(seed), circle.run.of("tail")
+        before = asyncio.run(endings(base(circle), seed))
+        ask_and_wish(circle, person, make_problems(12, 100 * seed + 7))
+        wishes = 0
+        while (live_version(policy) or 0) < updates:
+            axis, value = next(values)
+            wishes += 1
+            wish = hint({axis: value}, Random(f"{seed} {axis}"), "all")
+            wait_until(partial(posts, circle, headers, wish), 30, "the key is not accepted")
+            wait_until(partial(are_over, circle, [person], 8), LONGEST_S, f"tail: practice of {wish!r} did not end")
+            for note in notes_of(circle, person):
+                circle.post(f"/notes/{note.id}", None, headers)
+            wait_until(lambda: not any(note.steps for note in notes_of(circle, person)), LONGEST_S, "not practised away")
+        after = asyncio.run(endings(circle.quiet("off", person.key), seed))
+        made = live_version(policy) or 0
+    return [
+        Row("toy tail", "updates", made, f"by {wishes} wishes that came and went"),
+        Row("toy tail", "ability_change", after[0] - before[0], "share of right answers"),
+        Row("toy tail", "loops_before", before[1], "share of answers that do not end"),
+        Row("toy tail", "loops", after[1], "share of answers that do not end"),
+    ]
+
+
+def rare_values(seed: int) -> Iterator[tuple[str, str]]:
+    """Axes with a value that is not the usual one, in a drawn order, and then in another."""
+    rng = Random(f"tail {seed}")
+    while True:
+        for axis in rng.sample(list(AXES), len(AXES)):
+            yield axis, rng.choice([value for value in AXES[axis] if value != USUAL[axis]])
+
+
+async def endings(endpoint: Endpoint, seed: int) -> tuple[float, float]:
+    """The shares of answers that are right, and that are cut because they have as many tokens as they may."""
+    asked = make_problems(4 * NEW, seed, "eval")
+    async with new_client(endpoint) as client:
+        fields = {"model": endpoint.model, "max_tokens": MAX_TOKENS}
+        answers = (completion(endpoint, client, messages=talk(p), seed=number, **fields) for number, p in enumerate(asked))
+        choices = [answer["choices"][0] for answer in await asyncio.gather(*answers)]
+    right = sum(is_correct(problem, choice["message"]["content"]) for problem, choice in zip(asked, choices, strict=True))
+    return right / len(asked), sum(choice["finish_reason"] == "length" for choice in choices) / len(asked)
 
 
 def shares(

@@ -12,6 +12,7 @@ from clawctl.errors import ClawError
 GB, GIB = 10**9, 2**30
 CUDA_CONTEXT = 1 * GIB  # of each process: kernels, NCCL's buffers, and memory that the allocator cannot use
 PROCESS = 1 * GIB  # of host memory, for a process with PyTorch
+ONCE = "weights of the base model, kept once"  # `model.one_copy`: the stages that need them use the same memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ def available() -> int:
     free = int(info["MemAvailable"].split()[0]) * 1024
     limit, used = (_number(Path("/sys/fs/cgroup") / name) for name in ("memory.max", "memory.current"))
     return free if limit is None or used is None else min(free, max(0, limit - used))
+
+
+def return_freed_heap() -> None:
+    """Give back what this process has freed until now. Loading a model frees copies of its weights, which glibc would keep."""
+    with suppress(OSError, AttributeError):  # not glibc
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def return_freed_memory() -> None:

@@ -28,3 +28,8 @@ class ModelConfig(Section):
     `NAME@3`; `NAME` is the live one."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the weights in the engine. `auto` uses the type in the model's files."""
+    one_copy: Literal["auto", "always", "never"] = "auto"
+    """Whether stages of one machine hold the frozen weights of an adapter's base model once. On a CPU, with a model of 16 bits:
+    `auto` trains on the weights in the memory of the model's files, which the system keeps once, and the embedded engine packs them
+    for its kernels; with `always` the engine computes on the same memory, and answers several times slower; with `never` the
+    trainer has a float32 copy. On a GPU, `always` trains on the weights that the embedded engine holds; it has not run yet."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
-from clawctl.memory import GIB, PROCESS, Box, Needs
+from clawctl.memory import GIB, ONCE, PROCESS, Box, Needs
 from clawctl.serve.memory import serving_gpus, serving_needs
 from clawctl.train.launch import backend_of
 
@@ -98,8 +98,11 @@ def plan_memory(recipe: Recipe, box: Box) -> MemoryPlan:
     shares, problems, notes, short = list[StageMemory](), list[str](), list[str](), list[int]()
 
     def add(stage: str, gpus: list[int], needs: Needs) -> None:
-        shares.extend(StageMemory(stage, gpu, needs.device) for gpu in gpus)
-        shares.append(StageMemory(stage, None, needs.host if gpus else needs.device | needs.host))
+        memories = [(gpu, needs.device) for gpu in gpus] + [(None, needs.host if gpus else needs.device | needs.host)]
+        counted = {share.gpu for share in shares if ONCE in share.parts}
+        for memory, parts in memories:
+            left = {what: size for what, size in parts.items() if what != ONCE or memory not in counted}
+            shares.append(StageMemory(stage, memory, left))
         short.append(needs.short)
         problems.extend([needs.problem] if needs.problem is not None else [])
         notes.extend([f"{stage}: {needs.note}"] if needs.note is not None else [])

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 from clawctl.architectures import cached_numbers_a_token, skeleton
 from clawctl.config import Recipe
-from clawctl.engines.embedded.llama import is_llama
+from clawctl.engines.embedded.llama import is_llama, packed_bytes
 from clawctl.errors import ClawError
-from clawctl.memory import CUDA_CONTEXT, GIB, PROCESS, Needs
+from clawctl.memory import CUDA_CONTEXT, GIB, ONCE, PROCESS, Needs
 
 _COMPUTED = 1 * GIB  # activations and logits of a step, in the embedded engine
 _VLLM_COMPUTED = 2 * GIB  # vLLM's profile of its largest step, and its CUDA graphs
@@ -28,11 +28,16 @@ def serving_needs(recipe: Recipe, card: int | None) -> Needs:
     adapter = _adapter_weights(causal, recipe)
     if recipe.serve.engine == "vllm":
         return _vllm(recipe, config, weights, adapter, card)
-    size = 2 if recipe.model.dtype == "bfloat16" or (card is None and is_llama(config)) else 4
+    size = 2 if recipe.model.dtype == "bfloat16" else 4
     cached = (2 if recipe.model.dtype == "bfloat16" and card is not None else 4) * cached_numbers_a_token(config)
     tokens, others = recipe.serve.kv_cache_tokens, recipe.adapters_beside_live + (recipe.judge.ask and _judges_itself(recipe))
     shares = recipe.serve.patches and is_llama(config) and recipe.train.lora is not None
     parts = {"weights": size * weights}
+    if recipe.serve.patches and is_llama(config):
+        if recipe.model.one_copy == "always":
+            parts = {ONCE: (2 if card is None else size) * weights}
+        elif card is None:
+            parts = {"weights, packed for a CPU": _packed_bytes(causal)}
     if shares:
         parts |= {
             f"adapters of {1 + others} versions": 8 * adapter * (1 + others),
@@ -159,6 +164,14 @@ def _number(kind: type[int | float], text: str) -> float:
 def _judges_itself(recipe: Recipe) -> bool:
     """Whether version 0 of the served model judges."""
     return not (recipe.judge.endpoint or recipe.judge.endpoints or recipe.judge.prm or recipe.judge.custom_rm)
+
+
+def _packed_bytes(causal: Any) -> int:
+    from torch import nn
+
+    linear = {name: module for name, module in causal.named_modules() if isinstance(module, nn.Linear)}
+    table: int = 2 * causal.get_input_embeddings().weight.numel()
+    return table + sum(packed_bytes(name, module.out_features, module.in_features) for name, module in linear.items())
 
 
 def _adapter_weights(causal: Any, recipe: Recipe) -> int:

@@ -5,6 +5,12 @@
   always   both, with `train.when: always`
   idle     both, with `train.when: idle`
 
+and what the weights of the base model take, with `train.when: always` and one request after the other before the first step:
+
+  never    `model.one_copy: never`: the trainer has a float32 copy
+  shared   `auto`: the trainer computes on the memory of the model's files
+  one      `always`: the engine does as well
+
 Each case runs `clawctl serve` and `clawctl train` on a new run with generated turns. `serve` is pinned to version 0, so that no
 swap is measured. A person sends a request, reads the answer and waits before the next one, `--think` seconds on average. With
 `--device cuda` both stages use the GPU. `--quick` takes the tiny model `crafts` and ten seconds a case.
@@ -40,7 +46,8 @@ from scripts.benchmarks.train_turns import make_single_turns
 
 _BATCH, _STEPS, _VOCABULARY = 2, 800, 1000
 _DEVICES = ("cpu", "cuda")
-_START_S = 300.0
+_START_S = 600.0
+_ANSWERS = 5  # before the trainer starts
 
 
 @dataclass(slots=True)
@@ -58,14 +65,17 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2", help="the model that is served and trained")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each case")
     parser.add_argument("--think", type=float, default=4.0, help="mean seconds between an answer and the next request")
+    parser.add_argument("--only", choices=("gaps", "memory"), help="one of the two tables above")
     options = parser.parse_args()
     model, seconds, think = ("crafts", 10.0, 1.0) if options.quick else (options.model, options.seconds, options.think)
     with tempfile.TemporaryDirectory() as folder:
-        report("box", measure(Path(folder), model, options.device, seconds, think), options.json)
+        rows = [] if options.only == "memory" else measure(Path(folder), model, options.device, seconds, think)
+        rows += [] if options.only == "gaps" else measure_memory(Path(folder), model, options.device, seconds)
+        report("box", rows, options.json)
 
 
 def measure(folder: Path, model: str, device: str, seconds: float, think: float) -> list[Row]:
-    people, steps, rows, memory = dict[str, Person](), dict[str, float](), list[Row](), list[float]()
+    people, steps, rows = dict[str, Person](), dict[str, float](), list[Row]()
     for case, when, asks in (("off", None, True), ("alone", "always", False), ("always", "always", True), ("idle", "idle", True)):
         recipe = write_recipe(folder / f"{case}.yaml", model, device, when or "always")
         run = make_run(folder / case, load_recipe(recipe), 0 if when is None else _BATCH * _STEPS)
@@ -85,7 +95,6 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
                     time.sleep(seconds)
                 idle_s = time.monotonic() - began - person.asking_s
                 steps[case] = 60 * (steps_made(run) - before) / idle_s
-                memory = [sum(map(memory_mb, family(process.pid))) for process in (serve, train)]
             lost = len(list(run.ledger.glob("skipped-*.json")))
             rows.append(Row(case, "lost_microbatches", lost / max(1.0, steps_made(run)), "share"))
     alone_ms = 1e3 * p95(people["off"])
@@ -96,17 +105,49 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
     rows += [Row(case, "steps_per_idle_minute", value, "1/min") for case, value in steps.items()]
     shares = {case: steps[case] / steps["alone"] if steps["alone"] else None for case in ("always", "idle")}
     rows += [Row(case, "steps_per_idle_minute_ratio", share, "ratio") for case, share in shares.items()]
-    return [*rows, *(Row("idle", f"{name}_mb", value, "MB") for name, value in zip(("serve", "train"), memory, strict=True))]
+    return rows
 
 
-def write_recipe(path: Path, model: str, device: str, when: str) -> Path:
+def measure_memory(folder: Path, model: str, device: str, seconds: float) -> list[Row]:
+    """The largest memory of all processes of both stages together, what answers and steps take."""
+    rows, totals = list[Row](), dict[str, float]()
+    for case, one_copy in (("never", "never"), ("shared", "auto"), ("one", "always")):
+        recipe = write_recipe(folder / f"{case}.yaml", model, device, "always", one_copy)
+        run = make_run(folder / case, load_recipe(recipe), _BATCH * _STEPS)
+        with stage("serve", run, recipe, device, "--intercept", "--pin", "0") as serve:
+            wait_until(run.server.exists, _START_S, "the server did not start", serve)
+            person = Person()
+            ask(run, recipe, Person())  # warms up
+            for _ in range(_ANSWERS):
+                ask(run, recipe, person)
+            with stage("train", run, recipe, device) as train:
+                wait_until(run.steps.exists, _START_S, "no step was made", train)
+                before, end, largest = steps_made(run), time.monotonic() + seconds, [0.0, 0.0]
+                while time.monotonic() < end:
+                    time.sleep(1)
+                    present = [sum(map(memory_mb, family(process.pid))) for process in (serve, train)]
+                    largest = max(largest, present, key=sum)
+                made = steps_made(run) - before
+        totals[case] = sum(largest)
+        rows += [Row(case, f"{name}_mb", value, "MB") for name, value in zip(("serve", "train"), largest, strict=True)]
+        rows += [
+            Row(case, "answer_s", person.asking_s / _ANSWERS, "s"),
+            Row(case, "steps_per_minute", 60 * made / seconds, "1/min"),
+        ]
+        rows += [Row(case, "refused_requests", person.refused, "")]
+    shared = [case for case in totals if case != "never"]
+    return [*rows, *(Row(case, "memory_ratio_two_copies", totals[case] / totals["never"], "") for case in shared)]
+
+
+def write_recipe(path: Path, model: str, device: str, when: str, one_copy: str = "auto") -> Path:
     train = {
         "method": "binary", "lr": 1e-6, "batch_turns": _BATCH, "lora": {"rank": 8}, "tokens_per_microbatch": 1024, "threads": 1,
         "when": when, "idle_s": 0.2, "max_staleness": 10 * _STEPS, "max_mismatch": 1e6, "turn_bound": None, "keep_turn_records": 0,
         "dtype": "bfloat16" if device == "cuda" else "float32",
     }  # fmt: skip
     serve = {"port": 0, "threads": 1, "kv_cache_tokens": 8192, "max_tokens": 24}
-    recipe = {"model": {"path": model, "dtype": "float32" if device == "cpu" else "auto"}, "serve": serve, "train": train}
+    base = {"path": model, "dtype": "float32" if device == "cpu" else "auto", "one_copy": one_copy}
+    recipe = {"model": base, "serve": serve, "train": train}
     path.write_text(yaml.safe_dump(recipe))
     return path
 

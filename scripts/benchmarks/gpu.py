@@ -58,6 +58,7 @@ CASES = (
     Case("engine", 100, "the embedded engine at 1, 32 and 128 streams, and the pause of a swap", "gpu_serving.engine"),
     Case("circle", 120, "`clawctl up`: requests, captures, verdicts, a step, and a new live version", "gpu_circle.circle"),
     Case("shared", 60, "one card shared by serving and training", "gpu_serving.shared"),
+    Case("one-copy", 90, "one copy of the base model for serving and training (`model.one_copy: always`)", "gpu_serving.one_copy"),
     Case("full", 240, "Qwen3-4B's dimensions, all weights, optimizer in host memory", "gpu_training.full"),
 )
 

@@ -38,10 +38,10 @@ STREAMS = (1, 32, 128)
 _CERTAIN = 0.1  # spread of the embeddings of a random model that is as certain as a trained one
 
 
-def recipe_of(model: Path, quantize: str | None = None, **serve: Any) -> Recipe:
+def recipe_of(model: Path, quantize: str | None = None, one_copy: str = "auto", **serve: Any) -> Recipe:
     lora = {"rank": 16} | ({} if quantize is None else {"quantize": quantize})
     sections = {"serve": {"kv_cache_tokens": 131072, **serve}, "train": {"method": "binary", "dtype": "bfloat16", "lora": lora}}
-    return Recipe.model_validate({"model": {"path": str(model), "dtype": "bfloat16"}, **sections})
+    return Recipe.model_validate({"model": {"path": str(model), "dtype": "bfloat16", "one_copy": one_copy}, **sections})
 
 
 def new_run(recipe: Recipe) -> RunDir:
@@ -201,6 +201,31 @@ def shared(bench: Bench) -> None:
     decoder.stop()
 
 
+def one_copy(bench: Bench) -> None:
+    """Memory of a card that serves and trains, tokens per second of the engine, and seconds of a step, with two copies of the base
+    model and with one."""
+    used: dict[str, float] = {}
+    for copies, setting in (("two copies", "never"), ("one copy", "always")):
+        free(bench.device)
+        before = torch.cuda.mem_get_info(bench.device)[0] if bench.cuda else 0
+        recipe = recipe_of(bench.model("4b"), None, setting, kv_cache_tokens=8192)
+        decoder = Decoder(new_run(recipe), recipe, 0)
+        load = Load(decoder, 2 if bench.tiny else 8)
+        load.begin()
+        bench.add(f"tokens_per_s {copies}", load.rate(0.5 if bench.tiny else 3.0), "tokens/s")
+        load.end()
+        command = [sys.executable, "-m", "scripts.benchmarks.gpu_serving", str(bench.folder), str(int(bench.tiny)), "4b", setting]
+        with running_trainer(command) as steps:
+            bench.add(f"step_seconds {copies}", min(next(steps) for _ in range(3)), "s")
+            if bench.cuda:
+                used[copies] = (before - torch.cuda.mem_get_info(bench.device)[0]) / 2**30
+                bench.add(f"memory_in_use {copies}", used[copies], "GiB of both")
+        decoder.stop()
+        del decoder, load
+    if used:
+        bench.add("memory_ratio_two_copies", used["one copy"] / used["two copies"], "")
+
+
 @contextmanager
 def running_trainer(command: list[str]) -> Iterator[Iterator[float]]:
     """The seconds of its steps. The trainer ends with the block, whatever happens in it."""
@@ -251,10 +276,10 @@ class Load:
             self.failed += answer.error is not None
 
 
-def train_for_ever(bench: Bench) -> None:
+def train_for_ever(bench: Bench, size: str = "0.6b", one_copy: str = "auto") -> None:
     """In the trainer's process: print the seconds of each step."""
     tokens = bench.tokens(4096)
-    training = open_training(bench, bench.model("0.6b"), 2 * tokens, {"lora": {"rank": 16}})
+    training = open_training(bench, bench.model(size), 2 * tokens, {"lora": {"rank": 16}}, one_copy)
     samples = samples_of(training, session_of(tokens, SPOKEN))
     step = 0
     while True:
@@ -267,4 +292,5 @@ def train_for_ever(bench: Bench) -> None:
 
 if __name__ == "__main__":
     with suppress(KeyboardInterrupt, BrokenPipeError):
-        train_for_ever(Bench(Path(sys.argv[1]), bool(int(sys.argv[2])), lambda *row: print(json.dumps(row), file=sys.stderr)))
+        surroundings = Bench(Path(sys.argv[1]), bool(int(sys.argv[2])), lambda *row: print(json.dumps(row), file=sys.stderr))
+        train_for_ever(surroundings, *sys.argv[3:])

@@ -62,15 +62,15 @@ def session_of(tokens: int, vocabulary: int) -> list[Turn]:
     return make_session(max(2, (tokens - system) // TURN), system, vocabulary)
 
 
-def recipe_of(model: Path, tokens: int, settings: dict[str, Any]) -> Recipe:
+def recipe_of(model: Path, tokens: int, settings: dict[str, Any], one_copy: str = "auto") -> Recipe:
     """A recipe in bfloat16, which most processors compute slowly: a rehearsal without a card has float32."""
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     train = {"method": "binary", "lr": 1e-6, "dtype": dtype, "tokens_per_microbatch": tokens, **settings}
-    return Recipe.model_validate({"model": {"path": str(model)}, "train": train})
+    return Recipe.model_validate({"model": {"path": str(model), "one_copy": one_copy}, "train": train})
 
 
-def open_training(bench: Bench, model: Path, tokens: int, settings: dict[str, Any]) -> Training:
-    return load_training(recipe_of(model, tokens, settings), Ranks(0, 1, bench.device))
+def open_training(bench: Bench, model: Path, tokens: int, settings: dict[str, Any], one_copy: str = "auto") -> Training:
+    return load_training(recipe_of(model, tokens, settings, one_copy), Ranks(0, 1, bench.device))
 
 
 def samples_of(training: Training, turns: Sequence[Turn]) -> list[Sample]:

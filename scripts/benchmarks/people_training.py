@@ -31,13 +31,12 @@ from clawctl.config import Recipe
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
-from clawctl.trainers.local.model import put_adapter
 from clawctl.trainers.local.objective import objective_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.scores import sampled_logprobs, teacher_branches, turn_branches, with_open_hints
 from clawctl.trainers.local.step import _apply, _gradients
 from clawctl.trainers.local.trainer import LocalSnapshot, load_training
-from clawctl.trainers.local.training import Training
+from clawctl.trainers.local.training import Training, put_adapter
 from clawctl.trainers.local.trees import Branch
 from scripts.benchmarks.table import Row
 

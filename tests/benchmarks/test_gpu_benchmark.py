@@ -14,7 +14,7 @@ from clawctl.trainers.local.trees import build_trie, make_branch
 from scripts.benchmarks import gpu, gpu_carry
 from scripts.benchmarks.gpu_training import MEMORY, SPEED, session_of
 
-CASES = [case for case in gpu.CASES if case.name != "shared"]  # it starts a process that imports PyTorch and trains for ever
+CASES = [case for case in gpu.CASES if case.name not in ("shared", "one-copy")]  # they start processes that train for ever
 THERE = {  # on a machine with PyTorch and what goes with it
     "accelerate", "aiohttp", "certifi", "filelock", "jinja2", "matplotlib", "numpy", "peft", "prometheus-client", "pyarrow",
     "pyyaml", "rich", "safetensors", "torch", "typer", "uvloop", "yarl",

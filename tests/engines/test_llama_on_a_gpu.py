@@ -1,5 +1,6 @@
 """The embedded model computes on the device of its weights. Tensors without data stand for those of a GPU."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -29,8 +30,9 @@ def weights(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     return {f"model.{name}.weight": torch.randn(shape, device=device).mul_(0.1).to(dtype) for name, shape in shapes.items()}
 
 
-def test_a_step_mixes_no_devices() -> None:
-    model = Llama(CONFIG, weights(DEVICE, torch.bfloat16))
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_step_mixes_no_devices(in_place: bool) -> None:
+    model = Llama(CONFIG, weights(DEVICE, torch.bfloat16), in_place=in_place)
     lora = {name: (torch.zeros(4, inner), torch.zeros(outer, 4)) for name, (outer, inner) in ADAPTED.items()}  # read from a file
     for version in (model, model.adapted(lora)):
         parts, block = list[object](), KvBlock(version, 4, 128)
@@ -43,6 +45,21 @@ def test_a_step_mixes_no_devices() -> None:
         assert (logits_NV.device.type, logits_NV.dtype) == (DEVICE, torch.float32)
         uniform_B = torch.rand(1, dtype=torch.float64, device=DEVICE)
         draw(truncated(logits_NV, [5], [0.9]), uniform_B)
+
+
+def test_weights_that_another_process_may_use_are_parts_of_the_matrices_that_the_model_computes_with() -> None:
+    model = Llama(CONFIG, weights(DEVICE, torch.bfloat16), in_place=True)
+    assert {name for name in weights(DEVICE, torch.bfloat16) if not name.endswith("norm.weight")} == model.in_place.keys()
+    for i, layer in enumerate(model._layers):
+        for matrix, parts in (
+            (layer.qkv, ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+            (layer.down, ("mlp.down_proj",)),
+        ):
+            [joined] = matrix._pieces  # type: ignore[attr-defined]
+            views = [model.in_place[f"model.layers.{i}.{part}.weight"] for part in parts]
+            assert sum(len(view) for view in views) == len(joined)
+            assert all(view is joined or view._base is joined for view in views)
+    assert Llama(CONFIG, weights("cpu", torch.bfloat16), in_place=True).in_place == {}  # there the files are shared
 
 
 def test_settings_of_a_request_mix_no_devices() -> None:

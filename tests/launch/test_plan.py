@@ -12,7 +12,7 @@ from clawctl.config.editing import with_value
 from clawctl.errors import ClawError
 from clawctl.launch.fitting import fit, fitted
 from clawctl.launch.plan import gpus_of, plan_memory
-from clawctl.memory import GIB, Box, box_of
+from clawctl.memory import GIB, ONCE, Box, box_of
 from tests import forked
 from tests.named_models import TEXT_MODEL
 
@@ -197,3 +197,27 @@ def test_the_command_prints_the_plan_and_refuses_with_numbers(tmp_path: Path) ->
     assert "GPU 0" in enough.stdout
     assert "does NOT fit" in little.stdout
     assert "are free" in little.stderr
+
+
+def test_weights_in_the_files_of_a_model_count_once_on_a_cpu() -> None:
+    def host(one_copy: str) -> dict[str, dict[str, int]]:
+        model = {"path": "Qwen/Qwen3-4B", "one_copy": one_copy}
+        recipe = Recipe.model_validate({"model": model, "up": {"stages": ["serve", "train"]}, "train": {"lora": {"rank": 16}}})
+        return {share.stage: share.parts for share in plan_memory(recipe, Box({}, {}, 256 * GIB)).shares}
+
+    never, auto, always = host("never"), host("auto"), host("always")
+    widest = 4 * 151_936 * 2560  # the head in float32, while it is used
+    adapter = never["train"]["weights"] - 4 * WEIGHTS_4B
+    assert auto["train"] == {**never["train"], "weights": adapter + widest, ONCE: 2 * WEIGHTS_4B}
+    assert always["train"] == {**never["train"], "weights": adapter + widest}
+    assert always["serve"][ONCE] == 2 * WEIGHTS_4B
+    assert auto["serve"] == never["serve"]
+
+
+def test_one_card_holds_the_base_model_once_if_the_engine_lends_it() -> None:
+    def need(one_copy: str, **train: Any) -> int:
+        model = {"path": "Qwen/Qwen3-4B", "dtype": "bfloat16", "one_copy": one_copy}
+        return plan_memory(recipe_of(model=model, train={**ADAPTER, **train}), box_of("80gb", {0, 1})).need(0)
+
+    assert need("always") == need("auto") - 2 * WEIGHTS_4B
+    assert need("always", gpus=[1]) == need("auto", gpus=[1])

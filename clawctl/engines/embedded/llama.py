@@ -26,6 +26,8 @@ _READERS = 2  # threads that read and pack matrices
 # Products that FBGEMM adds up in one number. With more, rounding errors exceed those of other kernels. Those of the head are errors
 # of logits, and those of `down` are the largest of a layer.
 _SUMMED, _SUMMED_FINELY = 384, 192
+_PACKED_INPUTS = 512  # FBGEMM keeps room for so many inputs of each part
+_WIDENED = 1 << 20  # numbers of a matrix in place that are in float32 at once
 _SCORED_ROWS = 64  # rows of logits that are in memory at once while ids are scored
 Attend = Callable[[int, Tensor], Tensor]
 
@@ -64,6 +66,33 @@ class Matrix:
         for product in products[1:]:
             products[0].add_(product)
         return products[0]
+
+
+def packed_bytes(name: str, outputs: int, inputs: int) -> int:
+    """Memory of a packed matrix, by transformers' name."""
+    summed = _SUMMED_FINELY if name.endswith(("down_proj", "lm_head")) else _SUMMED
+    return 2 * outputs * _PACKED_INPUTS * -(-inputs // summed)
+
+
+class MatrixInPlace:
+    """A linear layer over weights [O, I] that stay as the model's files have them, so that other processes can compute on the same
+    memory. On a CPU 16 bits are widened in pieces for each product. `order_O` sorts the outputs of all weights."""
+
+    def __init__(self, weights: Sequence[Tensor], bias_O: Tensor | None = None, order_O: Tensor | None = None) -> None:
+        is_cpu = weights[0].device.type == "cpu"
+        self._pieces = [
+            piece for weight in weights for piece in (weight.split(_WIDENED // weight.shape[1] or 1) if is_cpu else [weight])
+        ]
+        self._computed = torch.float32 if is_cpu else weights[0].dtype
+        self._bias_O, self._order_O = bias_O, order_O
+
+    def __call__(self, rows_TI: Tensor) -> Tensor:
+        rows_TI = rows_TI.to(self._computed)
+        products = [linear(rows_TI, piece.to(self._computed)) for piece in self._pieces]
+        out_TO = products[0] if len(products) == 1 else torch.cat(products, 1)
+        if self._order_O is not None:
+            out_TO = out_TO.index_select(1, self._order_O)
+        return out_TO if self._bias_O is None else out_TO.add_(self._bias_O)
 
 
 class Layer(NamedTuple):
@@ -119,10 +148,12 @@ def _frequencies(config: Mapping[str, Any], width: int) -> tuple[Tensor, float]:
 
 class Llama:
     """A model on the device of its weights. `tensors`: the weights by transformers' names. `adapters`: how many may be loaded at
-    the same time and share products. Raises KeyError if one is missing."""
+    the same time and share products. `in_place`: keep no other form of the weights. Raises KeyError if one is missing."""
 
-    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], adapters: int = 0) -> None:
+    def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor], adapters: int = 0, in_place: bool = False) -> None:
         self.vocabulary, self.layer_count = int(config["vocab_size"]), int(config["num_hidden_layers"])
+        self.in_place: dict[str, Tensor] = {}  # weights on a GPU that another process may compute with, by transformers' names
+        self.loan: Any = None  # keeps them lent
         self._base: Llama | None = None
         self._slots = Slots(adapters)
         self.max_positions = int(config["max_position_embeddings"])
@@ -142,19 +173,34 @@ class Llama:
         self._norm_D = tensors["model.norm.weight"].float()
         head_VD = self._embeddings_VD if config.get("tie_word_embeddings") else tensors["lm_head.weight"]
         with ThreadPoolExecutor(_READERS) as threads:
-            head = threads.submit(Matrix, head_VD, None, _SUMMED_FINELY)
-            self._layers = list(threads.map(lambda i: self._layer(tensors, f"model.layers.{i}."), range(self.layer_count)))
+            head = threads.submit(MatrixInPlace, [head_VD]) if in_place else threads.submit(Matrix, head_VD, None, _SUMMED_FINELY)
+            prefixes = [f"model.layers.{i}." for i in range(self.layer_count)]
+            self._layers = list(threads.map(lambda prefix: self._layer(tensors, prefix, in_place), prefixes))
             self._head = head.result()
+        if in_place and self.device.type != "cpu":
+            self.in_place |= {"model.embed_tokens.weight": self._embeddings_VD}
+            self.in_place |= {} if config.get("tie_word_embeddings") else {"lm_head.weight": head_VD}
 
-    def _layer(self, tensors: Mapping[str, Tensor], prefix: str) -> Layer:
-        def matrix(field: str) -> Matrix:
+    def _layer(self, tensors: Mapping[str, Tensor], prefix: str, in_place: bool) -> Layer:
+        def matrix(field: str) -> Linear:
             parts = _PARTS[field]
-            weights = [self._paired(part, tensors[f"{prefix}{part}.weight"]) for part in parts]
+            weights = [tensors[f"{prefix}{part}.weight"] for part in parts]
             biases = [
                 self._paired(part, tensors[name].to(self.computed)) for part in parts if (name := f"{prefix}{part}.bias") in tensors
             ]
-            summed = _SUMMED_FINELY if field == "down" else _SUMMED
-            return Matrix(torch.cat(weights), torch.cat(biases) if biases else None, summed)
+            bias_O = torch.cat(biases) if biases else None
+            if in_place:
+                lengths = list(map(len, weights))
+                rows = torch.arange(sum(lengths), device=self.device).split(lengths)
+                order_O = torch.cat([self._paired(part, rows_O) for part, rows_O in zip(parts, rows, strict=True)])
+                if self.device.type != "cpu":  # one product for all parts, which are views of its matrix
+                    joined_OI = torch.cat(weights) if len(weights) > 1 else weights[0]
+                    views = zip(parts, joined_OI.split(lengths), strict=True)
+                    self.in_place |= {f"{prefix}{part}.weight": view for part, view in views}
+                    weights = [joined_OI]
+                return MatrixInPlace(weights, bias_O, order_O if field == "qkv" else None)
+            paired = [self._paired(part, weight) for part, weight in zip(parts, weights, strict=True)]
+            return Matrix(torch.cat(paired), bias_O, _SUMMED_FINELY if field == "down" else _SUMMED)
 
         names = [f"{prefix}self_attn.{head}_norm.weight" for head in "qk"]
         head_norms = [tensors[name].float()[self._pairs] for name in names if name in tensors]

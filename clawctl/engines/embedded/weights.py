@@ -16,6 +16,7 @@ from clawctl.engines.embedded.llama import Llama, is_llama
 from clawctl.engines.patches.imports import complete_torch
 from clawctl.engines.weights import check_weights
 from clawctl.errors import ClawError
+from clawctl.lent_weights import lend, loan_file
 from clawctl.run.directory import RunDir
 from clawctl.run.model_files import model_file
 from clawctl.run.policies import check_policy, read_policy
@@ -78,7 +79,9 @@ def _read_llama(path: str, recipe: Recipe) -> Llama | None:
         try:
             tensors = _Moved(_read_tensors(files), _DTYPES[recipe.model.dtype])
             at_once = recipe.adapters_beside_live + 2  # the live one, and one that takes another's place
-            model = _loaded[str(folder)] = Llama(config, tensors, at_once)
+            model = _loaded[str(folder)] = Llama(config, tensors, at_once, recipe.model.one_copy == "always")
+            if model.in_place:
+                model.loan = lend(model.in_place, loan_file(path, model.device))
         except KeyError:  # saved with other names: transformers may know them
             return None
         except (OSError, ValueError, RuntimeError) as error:

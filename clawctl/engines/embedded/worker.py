@@ -26,6 +26,7 @@ from clawctl.engines.embedded.decoder import Decoder, Running
 from clawctl.engines.embedded.sight import SeenPrompt
 from clawctl.engines.structured.grammars import Grammar, Grammars
 from clawctl.errors import ClawError
+from clawctl.memory import return_freed_heap
 from clawctl.process import log_to
 from clawctl.run.directory import RunDir
 from clawctl.run.mounts import run_folder
@@ -64,6 +65,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - the edge of a process: the gateway reports it
             self._answer(frames.failed(0, error))
             return
+        return_freed_heap()
         gc.freeze()  # exclude loaded modules from garbage collection; a full collection would delay every stream by about one token
         self._answer(frames.Ready(live.vocabulary, live.max_context, live.eos_ids, live.steers))
         asyncio.get_running_loop().call_later(_WATCH_S, self._watch)

@@ -11,7 +11,7 @@ import torch
 from clawctl.architectures import skeleton
 from clawctl.config import LoraConfig, Recipe, TrainConfig
 from clawctl.errors import ClawError
-from clawctl.memory import CUDA_CONTEXT, GIB, PROCESS, Needs
+from clawctl.memory import CUDA_CONTEXT, GIB, ONCE, PROCESS, Needs
 from clawctl.trainers.local.costs import (
     MemoryEstimate,
     Shape,
@@ -22,6 +22,7 @@ from clawctl.trainers.local.costs import (
     seconds_a_microbatch,
     shape_of,
 )
+from clawctl.trainers.local.loading import borrows, shares_files
 from clawctl.trainers.local.ranks import Ranks, is_sharded
 
 log = logging.getLogger("clawctl.train")
@@ -145,6 +146,9 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     needed, offload = _estimate(shape, config, ranks), config.local.optimizer_offload and ranks.device.type == "cuda"
     device = {field.name: size for field in fields(needed) if (size := getattr(needed, field.name))}
     if ranks.device.type != "cuda":
+        if shares_files(recipe, ranks.device.type) and causal.config.dtype != torch.float32:  # None: as most models, 16 bits
+            device["weights"] += 4 * shape.vocabulary * shape.hidden - 4 * shape.weights  # the largest matrix while it is used
+            device[ONCE] = 2 * shape.weights
         return Needs(device, {"process": PROCESS}, note=experts)
     host = {"processes": PROCESS * ranks.world}
     if offload:
@@ -157,6 +161,9 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     if config.lora is None:
         host["a version to publish"] = 2 * shape.weights
     device["CUDA"] = CUDA_CONTEXT
+    if borrows(recipe, ranks.device.type) and not is_sharded(config, ranks):
+        device["weights"] -= 2 * shape.weights
+        device[ONCE] = 2 * shape.weights
     over = sum(device.values()) - int(config.local.device_memory_gb * GIB) if config.local.device_memory_gb else 0
     if over <= 0:
         return Needs(device, host, note=experts)

@@ -35,7 +35,8 @@ def token_logprobs(
         logprobs_NK = _by_module(hidden_ND, head, ids_NK, temperature_N, masks, at_once)
     else:
         kind = hidden_ND.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else head.weight.dtype
+        wider = torch.promote_types(hidden_ND.dtype, head.weight.dtype)
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else wider
         size = max(1, at_once // len(head.weight))
         logprobs_NK = _ChunkedLogprobs.apply(hidden_ND.to(dtype), head.weight, head.bias, ids_NK, temperature_N, masks, size)
     return logprobs_NK.reshape(ids.shape)
@@ -71,11 +72,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
         size: int,
     ) -> Tensor:
         ctx.size, ctx.masks, ctx.weight_dtype = size, masks, weight_VD.dtype
-        weight_VD, bias_V = weight_VD.to(hidden_ND.dtype), None if bias_V is None else bias_V.to(hidden_ND.dtype)
+        wide_VD, bias_V = weight_VD.to(hidden_ND.dtype), None if bias_V is None else bias_V.to(hidden_ND.dtype)
         logprobs_NK = hidden_ND.new_empty(ids_NK.shape, dtype=torch.float32)
         total_N = hidden_ND.new_empty(len(hidden_ND), dtype=torch.float32)
         for at in _slices(len(hidden_ND), size):
-            logits = _logits(hidden_ND[at], weight_VD, bias_V, temperature_N[at], masks, at)
+            logits = _logits(hidden_ND[at], wide_VD, bias_V, temperature_N[at], masks, at)
             total_N[at] = logits.logsumexp(1)
             logprobs_NK[at] = logits.gather(1, ids_NK[at]) - total_N[at, None]
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N)
@@ -85,6 +86,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        weight_VD = weight_VD.to(hidden_ND.dtype)
         d_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
         d_weight = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_weight else None  # chunks are summed in float32
         d_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None

@@ -10,6 +10,9 @@ back, and each layer keeps a copy of it for the backward pass. Here layers with 
 in place. The weights of the adapter stay float32, and a product rounds once where peft's sum rounds three times.
 
 The last layer of a trie is reduced to the tokens whose states are needed, because no later layer attends to the others.
+
+On a CPU frozen matrices may stay in the 16 bits of the model's files (`widen_when_used`): the system then keeps their pages once
+for all processes that map the files, and a process has only the matrix under way in float32.
 """
 
 import functools
@@ -18,7 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import embedding, linear, rms_norm
 
 from clawctl.trainers.local.attention import Visible
 from clawctl.trainers.local.ranks import layers_of
@@ -75,6 +78,42 @@ class _RMSNorm(torch.autograd.Function):
         return dx.to(ctx.dtype), d_weight_D, None
 
 
+def widen_when_used(causal: Any) -> None:
+    """Let a model with weights of 16 bits compute in float32, with the numbers of a model in float32. Matrices stay as they are;
+    other weights, which are few, become float32."""
+    widened = {nn.Linear: _forward_widened, nn.Embedding: _embed_widened}
+    for module in causal.modules():
+        forward = widened.get(type(module))
+        for weight in module.parameters(recurse=False):
+            if forward is None or weight is not module.weight:
+                weight.data = weight.data.float()
+        if forward is not None:
+            module.forward = functools.partial(forward, module)
+
+
+def _forward_widened(layer: Any, x: Tensor) -> Tensor:
+    product: Tensor = _WidenedLinear.apply(x, layer.weight, layer.bias)
+    return product
+
+
+def _embed_widened(layer: Any, ids: Tensor) -> Tensor:
+    return embedding(ids, layer.weight).float()
+
+
+class _WidenedLinear(torch.autograd.Function):
+    """W x + b for a frozen W, which is widened once more in the backward pass instead of being kept in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None) -> Tensor:
+        ctx.save_for_backward(weight_OI)
+        return linear(x, weight_OI.to(x.dtype), bias_O)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (weight_OI,), d_y = ctx.saved_tensors, gradients[0]
+        return d_y @ weight_OI.to(d_y.dtype), None, None
+
+
 _ADAPTER = "default"  # peft's name of the only adapter
 
 
@@ -103,7 +142,7 @@ def _forward_linear(layer: Any, whole: Callable[..., Tensor], x: Tensor, *rest: 
     if rest or settings or layer.disable_adapters or layer.merged or watched:
         return whole(x, *rest, **settings)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-    weight, bias = layer.base_layer.weight.to(dtype), layer.base_layer.bias
+    weight, bias = layer.base_layer.weight, layer.base_layer.bias
     sums: Tensor = LoraLinear.apply(x.to(dtype), weight, bias, a.weight.to(dtype), b.weight.to(dtype), layer.scaling[_ADAPTER])
     return sums
 
@@ -115,7 +154,7 @@ class LoraLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, a_RI: Tensor, b_OR: Tensor, scale: float) -> Tensor:
         x_TI = x.reshape(-1, x.shape[-1])
         small_TR = x_TI @ a_RI.T
-        y_TO = linear(x_TI, weight_OI, None if bias_O is None else bias_O.to(x.dtype))
+        y_TO = linear(x_TI, weight_OI.to(x.dtype), None if bias_O is None else bias_O.to(x.dtype))
         y_TO.addmm_(small_TR, b_OR.T, alpha=scale)
         ctx.save_for_backward(x_TI, small_TR, weight_OI, a_RI, b_OR)
         ctx.scale = scale
@@ -129,7 +168,7 @@ class LoraLinear(torch.autograd.Function):
         d_small_TR = (d_TO @ b_OR).mul_(ctx.scale)
         d_x = None
         if ctx.needs_input_grad[0]:
-            d_x = (d_TO @ weight_OI).addmm_(d_small_TR, a_RI).view(*d_y.shape[:-1], -1)
+            d_x = (d_TO @ weight_OI.to(d_TO.dtype)).addmm_(d_small_TR, a_RI).view(*d_y.shape[:-1], -1)
         d_b_OR = (d_TO.T @ small_TR).mul_(ctx.scale)
         return d_x, None, None, d_small_TR.T @ x_TI, d_b_OR, None
 

@@ -15,12 +15,21 @@ from torch import Tensor, nn
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.lent_weights import Loan
 from clawctl.run.policies import check_harmless
 from clawctl.trainers.local.attention import TREE, register
 from clawctl.trainers.local.batches import Merge, Microbatch, StepImages, make_microbatch
 from clawctl.trainers.local.head import token_logprobs
 from clawctl.trainers.local.layers import keep_asked_states, use_fast_norms, use_fused_lora
-from clawctl.trainers.local.loading import adapted, in_float32, load_causal, load_config, publish_dtype_of, tokenizer_files_of
+from clawctl.trainers.local.loading import (
+    adapted,
+    in_float32,
+    load_causal,
+    load_config,
+    load_frozen,
+    publish_dtype_of,
+    tokenizer_files_of,
+)
 from clawctl.trainers.local.ranks import Ranks, gathering, is_sharded, layers_of, shard, whole
 from clawctl.trainers.local.trees import Branch, make_branch
 from clawctl.vision.reader import image_reader
@@ -49,6 +58,7 @@ class PolicyModel:
     shard_ranks: Ranks | None = None  # the ranks that the weights are sharded over; None: each rank has all weights
     images: StepImages | None = None  # images of the running step; None: a text model
     half: int | None = None  # the half of the adapter's rank that is trained; None: all of it
+    loan: Loan | None = None  # the base model's weights, if they are another process's
     unquantised: Any = None  # the adapted model on the CPU as it is served, if `module` has a quantised base
 
     @property
@@ -263,8 +273,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
     sharded = is_sharded(config, ranks)
     # The complete model may not fit on the device; sharding takes its parts from the CPU.
     device = torch.device("cpu") if sharded else ranks.device
-    narrow = lora is not None and config.local.dtype == "bfloat16"
-    module = load_causal(path, device, torch.bfloat16 if narrow else torch.float32, lora.quantize if lora else None)
+    module, loan = load_frozen(recipe, ranks, device, files_dtype) if lora else (load_causal(path, device, torch.float32), None)
     if checkpoint is not None and not lora and (checkpoint.parent / MASTER).exists():
         from safetensors.torch import load_model
 
@@ -282,6 +291,7 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         publish_dtype=publish_dtype,
         adapter=lora is not None,
         tokenizer_files={} if lora else tokenizer_files_of(recipe.model_path),
+        loan=loan,
         unquantised=unquantised,
         dropouts=[m for name, m in module.named_modules() if isinstance(m, nn.Dropout) and "lora_dropout" in name],
     )
@@ -302,17 +312,6 @@ def load_policy(recipe: Recipe, ranks: Ranks, checkpoint: Path | None = None) ->
         shard(policy.causal, ranks, policy.autocast, config.local.optimizer_offload)
         policy.device, policy.shard_ranks = ranks.device, ranks
     return policy
-
-
-@torch.no_grad()
-def put_adapter(policy: PolicyModel, adapter: dict[str, Tensor]) -> None:
-    """Replace the weights of the policy's adapter. Raises ClawError if they have other names or shapes."""
-    trained = dict(policy.trained())
-    if {name: weight.shape for name, weight in trained.items()} != {name: weight.shape for name, weight in adapter.items()}:
-        raise ClawError("an adapter has other layers than train.lora", "train with the same LoRA settings, or start a new run", 2)
-    for name, weight in trained.items():
-        weight.copy_(adapter[name])
-        weight.grad = None
 
 
 def half_of(name: str, weight: Tensor, half: int) -> Tensor:

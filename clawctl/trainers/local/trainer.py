@@ -16,6 +16,7 @@ from torch import Tensor
 
 from clawctl.config import Recipe
 from clawctl.errors import ClawError
+from clawctl.memory import return_freed_heap
 from clawctl.run.directory import link
 from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
@@ -24,7 +25,7 @@ from clawctl.trainers.local.costs import cost_of
 from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.layers import call_between_layers
 from clawctl.trainers.local.loading import load_config, read_adapter
-from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference, put_adapter
+from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.sharded_checkpoints import move_into, parts_step, read_parts, write_parts
 from clawctl.trainers.local.step import train_step
@@ -35,6 +36,7 @@ from clawctl.trainers.local.training import (
     load_optimizer,
     make_optimizer,
     optimizer_step,
+    put_adapter,
     save_optimizer,
     train_half,
 )
@@ -182,6 +184,7 @@ class LocalTrainer:
         self._training = None
         gc.collect()  # there may be no memory for two models
         self._training = load_training(self.recipe, self.ranks, checkpoint, weights)
+        return_freed_heap()
         if self._between_layers is not None:
             for model in filter(None, (self._training.policy.causal, self._training.reference)):
                 call_between_layers(model, self._between_layers, self.ranks.device)
@@ -189,11 +192,18 @@ class LocalTrainer:
             self._fresh = {name: weight.detach().clone() for name, weight in self._training.policy.trained()}
 
     def _step(self, batch: Batch) -> StepResult:
-        return train_step(self.training, batch)
+        result = train_step(self.training, batch)
+        self._check_loan()
+        return result
+
+    def _check_loan(self) -> None:
+        if (loan := self.training.policy.loan) is not None:
+            loan.check()
 
     def _snapshot(self, version: int, scratch: Path, recent: Path | None) -> LocalSnapshot:
         training = self.training
         canary, weights = training.policy.canary(), training.policy.published()
+        self._check_loan()
         sharded = training.policy.shard_ranks is not None
         if sharded:
             write_parts(scratch, self.ranks, training.policy, training.optimizer, version, recent)

@@ -79,6 +79,17 @@ def make_optimizer(policy: PolicyModel, config: TrainConfig) -> torch.optim.Opti
 
 
 @torch.no_grad()
+def put_adapter(policy: PolicyModel, adapter: dict[str, Tensor]) -> None:
+    """Replace the weights of the policy's adapter. Raises ClawError if they have other names or shapes."""
+    trained = dict(policy.trained())
+    if {name: weight.shape for name, weight in trained.items()} != {name: weight.shape for name, weight in adapter.items()}:
+        raise ClawError("an adapter has other layers than train.lora", "train with the same LoRA settings, or start a new run", 2)
+    for name, weight in trained.items():
+        weight.copy_(adapter[name])
+        weight.grad = None
+
+
+@torch.no_grad()
 def train_half(training: "Training", half: int, shared: Path | None) -> None:
     """Freeze the other half of an adapter's rank. Half 1 of a person stands on half 0 of the shared policy in the folder `shared`;
     None: on the base model. Raises ClawError."""

@@ -31,10 +31,10 @@ def read_wish(wish: str) -> Callable[[str], bool] | None:
 
     "Never use emojis." is met by an answer without them.
     """
-    found = _read(wish)
-    if found is None:
+    rule = _read(wish)
+    if rule is None:
         return None
-    meets, at = found
+    meets, at = rule
     return (lambda answer: not meets(answer)) if _NEGATION.search(wish[:at]) else meets
 
 

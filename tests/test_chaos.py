@@ -29,7 +29,7 @@ def test_killed_workers_lose_no_answer_and_train_no_turn_twice(outcome: Outcome)
     assert {name: listed for name, listed in problems_of(outcome).items() if listed} == {}
     assert broken_laws([Row("kill", *number) for number in numbers(outcome)]) == []
     assert len(outcome.answered) > 20
-    assert outcome.found.trained > 0
+    assert outcome.counts.trained > 0
 
 
 def test_after_the_kills_all_is_read_judged_and_learned_from(outcome: Outcome) -> None:

@@ -26,7 +26,7 @@ def driven() -> list[Exchange]:
     rose.says("#rose-2 Thanks", "Welcome.")
     rose.aside([user(ASIDES[0])], said("Thanks"))
     lily.says("#lily-2 Bye", "Bye.")
-    return [request.exchange for request in script.asked]
+    return [request.exchange for request in script.requests]
 
 
 def collected(exchanges: list[Exchange]) -> dict[str, Turn]:

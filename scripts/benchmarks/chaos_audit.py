@@ -150,7 +150,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _same(answer: Answered, row: dict[str, Any]) -> bool:
-    return _words(row["messages"][-1]) == answer.asked and _words(row["response"]) == answer.text
+    return _words(row["messages"][-1]) == answer.question and _words(row["response"]) == answer.text
 
 
 def _words(message: dict[str, Any] | None) -> str:

@@ -34,7 +34,7 @@ class Answered:
 
     turn_id: str
     way: str  # "chat", "stream", "messages", "responses"
-    asked: str  # the last message to the model
+    question: str  # the last message to the model
     text: str
     at: float  # time.monotonic()
 

@@ -54,7 +54,7 @@ class Outcome:
     read: int  # files that a concurrent reader read completely
     half: list[str]  # files that it could not read completely
     longest_silence_s: float  # between two answers, over all clients
-    found: Found
+    counts: Found
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
@@ -67,7 +67,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
 
 def problems_of(outcome: Outcome) -> dict[str, list[str]]:
     """Return the problems of each metric. All lists should be empty."""
-    counts = outcome.found
+    counts = outcome.counts
     return {
         "lost_turns": counts.lost,
         "doubled_turns": counts.doubled,
@@ -81,7 +81,7 @@ def problems_of(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
-    counts = outcome.found
+    counts = outcome.counts
     problems = {name: len(listed) for name, listed in problems_of(outcome).items()}
     twice, half = problems.pop("trained_twice"), problems.pop("half_files_read")
     return [
@@ -142,7 +142,7 @@ def kill(
         read=watcher.read,
         half=watcher.half,
         longest_silence_s=crowd.longest_silence_s,
-        found=audit(run, crowd.answered, crowd.rated, logs),
+        counts=audit(run, crowd.answered, crowd.rated, logs),
     )
 
 

@@ -76,7 +76,7 @@ def million(folder: Path, turns: int, seed: int) -> list[Number]:
     recipe = million_recipe(folder)
     run = open_run(folder / "run")
     intake = [sys.executable, "-m", "scripts.benchmarks.chaos_intake", str(run.root), str(recipe)]
-    stages = [Stage("collect", run, recipe), Stage("judge", run, recipe), Stage("intake", run, recipe, own=intake)]
+    stages = [Stage("collect", run, recipe), Stage("judge", run, recipe), Stage("intake", run, recipe, program=intake)]
     gauge, tally, began = Gauge(run, stages), Tally(run, turns), time.monotonic()
     retention = Cron([sys.executable, "-m", "clawctl", "retention", "--run", str(run.root), "--recipe", str(recipe)])
     try:

@@ -47,12 +47,12 @@ class Stage:
     """One `clawctl STAGE` in its own process group. `log` contains the stderr of all its starts."""
 
     def __init__(
-        self, name: str, run: RunDir, recipe: Path, port: int = 0, own: list[str] | None = None, begin: Begin = begin_process
+        self, name: str, run: RunDir, recipe: Path, port: int = 0, program: list[str] | None = None, begin: Begin = begin_process
     ) -> None:
-        """`port` is the port of `serve`. `own` is the command line of a process that is not a clawctl stage. `begin` starts it."""
+        """`port` is the port of `serve`. `program` is the command line of a process that is no stage. `begin` starts it."""
         self.name, self.log = name, run.root.parent / f"{name}.log"
         self.starts, self.ended_alone = 0, 0
-        self._command = own or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
+        self._command = program or command(name, run, recipe, "info") + (["--port", str(port)] if name == "serve" else [])
         self._begin = begin
         self._process: Process | None = None
         self._began, self._log_before = 0.0, 0

@@ -37,7 +37,7 @@ class Script:
 
     number: int = 0
     key: str = "default"
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[Asked] = field(default_factory=list)
     _ids: Iterator[int] = field(default_factory=itertools.count)
 
     def ask(self, messages: Sequence[Message], answer: Message | None, talk: str, kind: Kind, **changes: Any) -> Asked:
@@ -50,8 +50,8 @@ class Script:
             "finish_reason": "stop", "prompt_ids": [1, 2], "completion_ids": [3, 4], "logprobs": [-0.5, -0.5], "policy_version": 0,
             "policy_version_end": 0, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "hints": {}, "untrainable_reason": None,
         }  # fmt: skip
-        self.asked.append(Asked(Exchange(**{**values, **changes}), talk, kind))
-        return self.asked[-1]
+        self.requests.append(Asked(Exchange(**{**values, **changes}), talk, kind))
+        return self.requests[-1]
 
     def call_id(self) -> str:
         return f"call{self.number:09d}{next(self._ids):012d}x0"
@@ -453,7 +453,7 @@ def appends_a_context_message(script: Script) -> None:
         talk.says(question, f"Done {number}.")
         assert talk.last is not None
         script.ask(talk.request([*talk.history, user(WISH), *context]), said("and then?"), "a", "side", tools=tools("run"))
-    for request, after in itertools.pairwise([a for a in script.asked if a.kind == "main"]):
+    for request, after in itertools.pairwise([a for a in script.requests if a.kind == "main"]):
         request.next_state = after.exchange.messages[-2:]
 
 
@@ -563,7 +563,7 @@ def edits_and_regenerates(script: Script) -> None:
     old = talk.history[:-1]
     request = script.ask(old, said("White is the morning."), "a", "main")
     talk.history, talk.last = [*old, said("White is the morning.")], request
-    script.asked[0].next_state = None
+    script.requests[0].next_state = None
     talk.says("in German please", "Weiss ist der Morgen.")
     talk.says("danke", "Bitte.")
 
@@ -587,4 +587,4 @@ def written(name: str, number: int = 0, key: str = "default") -> list[Asked]:
     """Return the requests of one family in order."""
     script = Script(number, key)
     FAMILIES[name](script)
-    return script.asked
+    return script.requests

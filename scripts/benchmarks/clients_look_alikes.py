@@ -75,7 +75,7 @@ STYLES: dict[str, Callable[[list[Message]], list[Message]]] = {
 class Look:
     """One request of the corpus and its true properties."""
 
-    asked: Asked
+    request: Asked
     whole: list[Message]  # its complete conversation up to this request
     person: Person
 
@@ -129,13 +129,13 @@ class Found:
 def measure(looks: list[Look]) -> Found:
     sessions = Sessions(3600.0, rules=())
     for look in looks:
-        sessions.add(look.asked.exchange)
+        sessions.add(look.request.exchange)
     sessions.tick(1e15)
     rows = {row.turn_id: row for row in sessions.pop_rows()}
-    by_id = {look.asked.exchange.exchange_id: look for look in looks}
+    by_id = {look.request.exchange.exchange_id: look for look in looks}
     linked = missed = merged = false = 0
     for look in looks:
-        row = rows[look.asked.exchange.exchange_id]
+        row = rows[look.request.exchange.exchange_id]
         parent = by_id.get(row.parent_turn_id or "")
         if parent is None:
             missed += _has_parent(look, looks)
@@ -152,17 +152,17 @@ def measure(looks: list[Look]) -> Found:
 
 def continues(look: Look, parent: Look) -> bool:
     """Whether no message of the request distinguishes its true previous turn from `parent`."""
-    seen = [*parent.whole, parent.asked.exchange.response or {}]
+    seen = [*parent.whole, parent.request.exchange.response or {}]
     if seen == look.whole[: len(seen)] and len(seen) < len(look.whole):
         return True
-    shown = [m for m in look.asked.exchange.messages if m["role"] != "system"]
+    shown = [m for m in look.request.exchange.messages if m["role"] != "system"]
     before = _plain(shown)
     last = max((i for i, m in enumerate(before) if m["role"] == "assistant"), default=-1)
-    parent_shown = [m for m in parent.asked.exchange.messages if m["role"] != "system"]
+    parent_shown = [m for m in parent.request.exchange.messages if m["role"] != "system"]
     ours = before[: last + 1]
     for whole in (
         _plain(seen),
-        _plain([*parent_shown, parent.asked.exchange.response or {}]),
+        _plain([*parent_shown, parent.request.exchange.response or {}]),
         _final_answers([*_plain(seen), user("")])[:-1],
     ):
         if ours and (whole[-len(ours) :] == ours or before[: len(whole)] == whole):
@@ -186,7 +186,7 @@ def _has_parent(look: Look, looks: list[Look]) -> bool:
 
 
 def _is_turn_before(other: Look, look: Look) -> bool:
-    seen = [*other.whole, other.asked.exchange.response or {}]
+    seen = [*other.whole, other.request.exchange.response or {}]
     named = {other.person.session, look.person.session} - {None}
     is_ours = other.person is look.person or (
         len(named) < 2 and other.person.history[: len(seen)] == look.person.history[: len(seen)]
@@ -195,7 +195,7 @@ def _is_turn_before(other: Look, look: Look) -> bool:
 
 
 def _brings(look: Look, parent: Look, next_state: list[Message]) -> bool:
-    shown = [m for m in look.asked.exchange.messages if m["role"] != "system"]
+    shown = [m for m in look.request.exchange.messages if m["role"] != "system"]
     return any(shown[at : at + len(next_state)] == next_state for at in range(len(shown)))
 
 

@@ -47,7 +47,7 @@ class Foreign:
     """One published format: the folder to check, the options, and the expected finding for each task."""
 
     place: str  # below the folder
-    found: Mapping[str, str]  # by task: "playable", or what is true
+    findings: Mapping[str, str]  # by task: "playable", or what is true
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -380,7 +380,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             continue
         foreign = writer(folder)
         results = checked(folder, foreign)
-        for task, expected in foreign.found.items():
+        for task, expected in foreign.findings.items():
             problem = wrong(folder, f"{foreign.place} {task}", expected, results.get(task))
             total, right, played = total + 1, right + (problem is None), played + (expected == "playable")
             if problem is not None:

@@ -60,7 +60,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     plan = ["--env", name, "--tasks", str(TASKS), "--attempts", str(ATTEMPTS), "--parallel", "6"]
     stages = {"serve": Stage("serve", run, recipe, free_port()), "collect": Stage("collect", run, recipe)}
     for worker in ("worker 1", "worker 2"):
-        stages[worker] = Stage(worker, run, recipe, own=player(run, recipe, *plan, "--rounds", "0"))
+        stages[worker] = Stage(worker, run, recipe, program=player(run, recipe, *plan, "--rounds", "0"))
     try:
         stages["serve"].start()
         stages["serve"].wait_ready()

@@ -82,7 +82,7 @@ class _Saying:
 class Case:
     name: str
     said: Callable[[str], str]  # the model's text for a secret
-    asked: Callable[[str], dict[str, Any]]  # the additional fields of the request
+    fields: Callable[[str], dict[str, Any]]  # the additional fields of the request
     path: str = "/v1/chat/completions"
 
 
@@ -213,7 +213,7 @@ def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
             for number in range(rounds):
                 secret = makers[number % len(makers)]()
                 engine.said = case.said(secret)
-                body = {"model": "crafts", **case.asked(secret)}
+                body = {"model": "crafts", **case.fields(secret)}
                 answer = httpx.post(url + case.path, json=body, headers={"Authorization": f"Bearer {_KEY}"}, timeout=60)
                 lines = [line for path in run.captures.glob("*.jsonl") for line in path.read_bytes().splitlines()]
                 count += 1

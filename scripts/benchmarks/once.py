@@ -260,10 +260,10 @@ def _means(rows: Sequence[Row]) -> list[Row]:
         values.setdefault((row.case, row.metric), []).append(row)
     result = []
     for same in values.values():
-        known = [row.value for row in same if row.value is not None]
-        result.append(replace(same[0], value=statistics.fmean(known) if known else None))
-        if len(known) > 1:
-            result.append(replace(same[0], metric=f"{same[0].metric}_lowest", value=min(known)))
+        measured = [row.value for row in same if row.value is not None]
+        result.append(replace(same[0], value=statistics.fmean(measured) if measured else None))
+        if len(measured) > 1:
+            result.append(replace(same[0], metric=f"{same[0].metric}_lowest", value=min(measured)))
     return result
 
 

@@ -35,8 +35,8 @@ def fact_rows(folder: Path) -> list[Row]:
             wait_until(partial(posts, circle, headers, row["fact"], kind="fact"), PATIENCE_S, "the key is not accepted")
         with ThreadPoolExecutor(8) as threads:
             answers = list(threads.map(partial(answer, circle, headers), FACTS))
-        told = [circle.told(row["question"], row["fact"]) for row in FACTS]
-        alone = circle.answers(0, told, ANSWER_TOKENS, temperature=0)
+        prompts = [circle.told(row["question"], row["fact"]) for row in FACTS]
+        alone = circle.answers(0, prompts, ANSWER_TOKENS, temperature=0)
         seen = [line for file in circle.run.captures.glob("*.jsonl") for line in file.read_bytes().splitlines()]
         wait_until(lambda: held(root / "trajectories") > 0, PATIENCE_S, "nothing was collected")
         before = held(root)
@@ -66,7 +66,7 @@ def answer(circle: Circle, headers: dict[str, str], row: dict[str, str]) -> str:
 
 def held(folder: Path) -> int:
     """Bytes of the facts in the files below a folder."""
-    found = 0
+    size = 0
     for file in folder.rglob("*"):
         if not file.is_file():
             continue
@@ -75,5 +75,5 @@ def held(folder: Path) -> int:
             content = str(pyarrow.parquet.read_table(file).to_pylist()).encode()
         for row in FACTS:
             for text in (row["fact"], *([row["answer"]] if len(row["answer"]) >= 5 else [])):
-                found += content.count(text.encode()) * len(text.encode())
-    return found
+                size += content.count(text.encode()) * len(text.encode())
+    return size

@@ -122,7 +122,7 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
     with running(root, write_recipe(root.with_suffix(".yaml"), len(wants), steps, seed)):
         circle = Circle(root)
         ensure_base_policy(circle.run, circle.recipe.model.path)
-        people = [Person(name, each, add_key(circle.run, name, begin_policy(circle.run, name))) for name, each in wants.items()]
+        people = [Person(name, wanted, add_key(circle.run, name, begin_policy(circle.run, name))) for name, wanted in wants.items()]
         usual = measured(circle, {}, base(circle), [talk(problem) for problem in problems(seed)], seed)
         for number, person in enumerate(people):
             ask_and_wish(circle, person, make_problems(3 if case == "few" else 12, 100 * seed + number))
@@ -220,20 +220,20 @@ def rare_values(seed: int) -> Iterator[tuple[str, str]]:
 
 async def endings(endpoint: Endpoint, seed: int) -> tuple[float, float]:
     """The shares of answers that are right, and that are cut because they have as many tokens as they may."""
-    asked = make_problems(4 * NEW, seed, "eval")
+    tasks = make_problems(4 * NEW, seed, "eval")
     async with new_client(endpoint) as client:
         fields = {"model": endpoint.model, "max_tokens": MAX_TOKENS}
-        answers = (completion(endpoint, client, messages=talk(p), seed=number, **fields) for number, p in enumerate(asked))
+        answers = (completion(endpoint, client, messages=talk(p), seed=number, **fields) for number, p in enumerate(tasks))
         choices = [answer["choices"][0] for answer in await asyncio.gather(*answers)]
-    right = sum(is_correct(problem, choice["message"]["content"]) for problem, choice in zip(asked, choices, strict=True))
-    return right / len(asked), sum(choice["finish_reason"] == "length" for choice in choices) / len(asked)
+    right = sum(is_correct(problem, choice["message"]["content"]) for problem, choice in zip(tasks, choices, strict=True))
+    return right / len(tasks), sum(choice["finish_reason"] == "length" for choice in choices) / len(tasks)
 
 
 def shares(
-    circle: Circle, people: Sequence[Person], endpoint: Callable[[Person], Any], asked: Sequence[WordProblem]
+    circle: Circle, people: Sequence[Person], endpoint: Callable[[Person], Any], tasks: Sequence[WordProblem]
 ) -> list[float]:
     """The share of answers that meet each person's wishes."""
-    answered = (circle.answers_at(endpoint(person), [talk(problem) for problem in asked], MAX_TOKENS) for person in people)
+    answered = (circle.answers_at(endpoint(person), [talk(problem) for problem in tasks], MAX_TOKENS) for person in people)
     return [
         sum(not unmet(person.wants, answer) for answer in answers) / len(answers)
         for person, answers in zip(people, answered, strict=True)
@@ -252,15 +252,15 @@ def rows_of(
     costs = [then.correct - usual.correct for then in told]
     changes = [now.correct - then.correct for now, then in zip(after, told, strict=True)]
     effects = [side_effect(usual, now, person.wants) for now, person in zip(after, people, strict=True)]
-    known = [index for index, then in enumerate(told) if then.met >= 0.5]  # wishes that version 0 follows
+    understood = [index for index, then in enumerate(told) if then.met >= 0.5]  # wishes that version 0 follows
     rows = [
         Row(case, "people", len(people), "people"),
-        Row(case, "understood", len(known), f"of {len(people)} wishes"),
+        Row(case, "understood", len(understood), f"of {len(people)} wishes"),
         Row(case, "untrained", statistics.fmean(share_met(usual, person.wants) for person in people), "share"),
         Row(case, "told", statistics.fmean(then.met for then in told), "share"),
         Row(case, "next_answer", statistics.fmean(now.met for now in noted), "share"),
         Row(case, "weights_only", statistics.fmean(now.met for now in after), "share"),
-        Row(case, "weights_only_worst", min((after[index].met for index in known), default=None), "share"),
+        Row(case, "weights_only_worst", min((after[index].met for index in understood), default=None), "share"),
         Row(case, "side_effect", statistics.fmean(effects), "share"),
         Row(case, "correctness_told_change", statistics.fmean(costs), "share"),
         Row(case, "correctness_change", statistics.fmean(changes), "share"),
@@ -279,19 +279,19 @@ def write_recipe(path: Path, people: int, steps: int, seed: int) -> Path:
     return path
 
 
-def ask_and_wish(circle: Circle, person: Person, asked: Sequence[WordProblem], words: Sequence[str] = ()) -> None:
+def ask_and_wish(circle: Circle, person: Person, tasks: Sequence[WordProblem], words: Sequence[str] = ()) -> None:
     headers = {"authorization": f"Bearer {person.key}"}
     condition = {"when": CONDITION, "words": list(words)} if words else {}
     for wish in person.wishes:
         wait_until(partial(posts, circle, headers, wish, **condition), 30, "the key is not accepted")
-    own = {**headers, "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
+    session = {**headers, "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
 
     def ask(problem: WordProblem) -> None:
         body = {"model": circle.server.model, "messages": talk(problem), "max_tokens": MAX_TOKENS}
-        circle.post("/chat/completions", body, {**own, "X-Session-Id": f"{person.name}-{problem.task_id}"})
+        circle.post("/chat/completions", body, {**session, "X-Session-Id": f"{person.name}-{problem.task_id}"})
 
     with ThreadPoolExecutor(12) as threads:
-        list(threads.map(ask, asked))
+        list(threads.map(ask, tasks))
 
 
 def problems(seed: int) -> list[WordProblem]:

@@ -40,18 +40,18 @@ _ADAPTER = {"lora": {"rank": 16, "alpha": 32}, "lr": 3e-3}
 def measure(root: Path, people: int, updates: int, seeds: Sequence[int]) -> list[Row]:
     """`satisfaction_own`: the share of a policy's first answers to new problems that meet its person's wish; `satisfaction_others`:
     the wishes of the other people."""
-    own, others, start = list[float](), list[float](), list[float]()
+    of_person, others, start = list[float](), list[float](), list[float]()
     with ThreadPoolExecutor(len(seeds)) as threads:
         measured = threads.map(lambda seed: _shares(root / str(seed), people, updates, seed), seeds)
     for seed, (shares, before) in zip(seeds, measured, strict=True):
         print(seed, [[round(share, 2) for share in row] for row in shares], [round(share, 2) for share in before], flush=True)
-        own += [row[number] for number, row in enumerate(shares)]
+        of_person += [row[number] for number, row in enumerate(shares)]
         others += [share for number, row in enumerate(shares) for wish, share in enumerate(row) if wish != number]
         start += before
     case = f"{people} people toy wishes"
     return [
-        Row(case, "satisfaction_own", statistics.fmean(own), f"share, {len(seeds)} seeds"),
-        Row(case, "satisfaction_own_lowest", min(own), f"share, of {len(own)}"),
+        Row(case, "satisfaction_own", statistics.fmean(of_person), f"share, {len(seeds)} seeds"),
+        Row(case, "satisfaction_own_lowest", min(of_person), f"share, of {len(of_person)}"),
         Row(case, "satisfaction_others", statistics.fmean(others), "share"),
         Row(case, "satisfaction_start", statistics.fmean(start), "share"),
         Row(case, "updates", updates, "of each policy"),
@@ -96,18 +96,18 @@ def _shares(root: Path, people: int, updates: int, seed: int) -> tuple[list[list
 
 async def _talk(client: Client, endpoint: Endpoint, policy: RunDir, wish: dict[str, str], updates: int, first: int) -> None:
     """Begin one session after the other until the policy has made its updates."""
-    seeds, asked = iter(range(first, first + 10_000)), Counter[int]()
+    seeds, requests = iter(range(first, first + 10_000)), Counter[int]()
 
     async def sessions() -> None:
         while (version := live_version(policy) or 0) < updates:
-            if asked[version] >= _REQUESTS:
+            if requests[version] >= _REQUESTS:
                 await asyncio.sleep(0.2)
                 continue
             number = next(seeds)
             talk = await converse(client, endpoint, Wisher(wish, number), make_problems(1, number)[0], f"session-{number}")
             if talk.refusal is not None:
                 raise talk.refusal
-            asked[version] += talk.requests
+            requests[version] += talk.requests
 
     await asyncio.gather(*(sessions() for _ in range(_SESSIONS)))
 

@@ -44,12 +44,12 @@ def measure(root: Path, people: int, steps: int) -> list[Row]:
         notes = {name: read_notes(circle.run, name)[0] for name in wishes}
     for name, values in followed.items():
         print(name, notes[name].text, notes[name].state, notes[name].steps, [round(value, 2) for value in values], flush=True)
-    own = [values[index] for index, values in enumerate(followed.values())]
+    of_person = [values[index] for index, values in enumerate(followed.values())]
     others = [value for index, values in enumerate(followed.values()) for at, value in enumerate(values) if at != index]
     case = f"{len(wishes)} people wishes"
     return [
-        Row(case, "satisfaction_own", statistics.fmean(own), "of told"),
-        Row(case, "satisfaction_own_lowest", min(own), "of told"),
+        Row(case, "satisfaction_own", statistics.fmean(of_person), "of told"),
+        Row(case, "satisfaction_own_lowest", min(of_person), "of told"),
         Row(case, "satisfaction_others", statistics.fmean(others), "of told"),
         Row(case, "learned", sum(note.state == "learned" for note in notes.values()), f"of {len(wishes)} notes"),
         Row(case, "steps", statistics.fmean(note.steps for note in notes.values()), "steps a note"),
@@ -58,8 +58,8 @@ def measure(root: Path, people: int, steps: int) -> list[Row]:
 
 def _ask(circle: Circle, headers: dict[str, str], name: str, text: str) -> None:
     body = {"model": circle.server.model, "messages": [{"role": "user", "content": text}], "max_tokens": MAX_TOKENS}
-    own = {"X-Session-Id": f"{name}-{len(text)}-{text[:9]}", "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
-    circle.post("/chat/completions", body, {**headers, **own})
+    session = {"X-Session-Id": f"{name}-{len(text)}-{text[:9]}", "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
+    circle.post("/chat/completions", body, {**headers, **session})
 
 
 def _are_over(circle: Circle, names: Sequence[str], steps: int) -> bool:

@@ -40,9 +40,7 @@ ASSUMED: Mapping[str, Constant] = {  # constants of a box, not measured
 CARD_24GB: Mapping[str, Constant] = {  # assumed for a 4 B model with an adapter on a card of 24 GB, with 165 TFLOP/s and 1 TB/s
     "decode_tokens_per_s": Constant(1_000, "tokens a second", "16 streams; half of what reading 8 GB of weights a pass allows"),
     "prefill_tokens_per_s": Constant(10_000, "tokens a second", "2 × 4e9 operations a token at 48 % of 165 TFLOP/s"),
-    "trained_tokens_per_s": Constant(
-        1_700, "tokens a second", "6 × 4e9 operations a token at 25 %, as an H200 was measured"
-    ),
+    "trained_tokens_per_s": Constant(1_700, "tokens a second", "6 × 4e9 operations a token at 25 %, as an H200 was measured"),
     "publish_s": Constant(3, "s", "an adapter of 33 M weights is written, checked and loaded"),
 }
 

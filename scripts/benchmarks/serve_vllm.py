@@ -92,7 +92,7 @@ async def _measure(straight: Client, relay: Client, through: Client, tokens: int
                 rounds_of = [await _round(ways[way], streams, tokens) for _ in range(max(1, _FIRSTS // streams))]
                 answers = [answer for target, _ in rounds_of for answer in target]
                 rates[way].append(sum(answer.tokens for answer in answers) / sum(seconds for _, seconds in rounds_of))
-                firsts[way] += [1000 * (answer.pieces[0] - answer.asked) for answer in answers if answer.pieces]
+                firsts[way] += [1000 * (answer.pieces[0] - answer.asked_at) for answer in answers if answer.pieces]
         rate = {way: statistics.median(rates[way]) for way in ways}
         first = {way: statistics.median(firsts[way]) for way in ways}
         case = f"{CASE}@{streams}"

@@ -27,7 +27,7 @@ _STARTS_S = 900
 class Stream:
     """One answer: the times of the request and of each piece, and the number of tokens."""
 
-    asked: float = field(default_factory=time.perf_counter)
+    asked_at: float = field(default_factory=time.perf_counter)
     pieces: list[float] = field(default_factory=list)
     tokens: int = 0
     failed: str | None = None

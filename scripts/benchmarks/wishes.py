@@ -90,7 +90,7 @@ def change_minds(plan: Plan, seed: int, axis: str) -> dict[int, Metrics]:
     for at, value in ((8, USUAL[axis]), (24, rare(axis, seed))):
         groups, needed, noticed = [Group({axis: value})], None, None
         world.people_change()
-        began = float(world.asked)
+        began = float(world.requests)
         for update in range(1, plan.updates(LONGEST) + 1):
             world.update(groups)
             if noticed is None and any(rise.since >= began - ABOUT for rise in rises(world.reactions)):

@@ -92,7 +92,7 @@ class World:
         self._sampler: Any = AutoModelForCausalLM.from_pretrained(self.recipe.model_path, dtype=torch.float32).eval()
         self._baselines, self._sessions = Baselines(), list[_Session]()
         self._waiting: list[Sample] = []
-        self._next, self._calls, self.asked = 0, 0, 0
+        self._next, self._calls, self.requests = 0, 0, 0
         self.reactions: list[JudgedAnswer] = []  # next states
         self._changes, self._earlier = Changes(), EarlierHints(recipe.train.hints.earlier_hints)
         self.pulls: defaultdict[str, list[Pulls]] = defaultdict(list)  # pulls of the hints, by key
@@ -152,7 +152,7 @@ class World:
         self.seconds["answer"] += time.monotonic() - began
         going_on = []
         for session in self._sessions:
-            session.asked_at, self.asked = float(self.asked), self.asked + 1
+            session.asked_at, self.requests = float(self.requests), self.requests + 1
         for session, answer in zip(self._sessions, answers, strict=True):
             session.first = session.first or answer.text
             reaction = session.person.react(session.problem, answer.text, session.turn)

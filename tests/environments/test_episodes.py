@@ -251,17 +251,17 @@ def test_a_failed_episode_is_played_again_up_to_three_times_and_then_left_out(se
 
 
 def test_a_task_that_its_environment_refuses_is_settled_without_an_episode(server: Server) -> None:
-    asked = list[str]()
+    examined = list[str]()
 
     class Picky(Ends):
         async def refusal(self, task: Task) -> str | None:
-            asked.append(task.id)
+            examined.append(task.id)
             return "its tests never end" if task.id == "bad-1" else None
 
     plan = Plan("picky", Picky(), [Task("bad-1", "done"), Task("fine-1", "done")], 2, 0)
     player = Player(server.run, plan, lambda: Endpoint(server.url, "key", "tiny"), 4, threading.Event())
     assert asyncio.run(player.play()).endings == {"done": 2, "verifier": 2}
-    assert sorted(asked) == ["bad-1", "fine-1"]
+    assert sorted(examined) == ["bad-1", "fine-1"]
     played = Played(server.run, plan.id)
     played.poll()
     assert [outcome.log for outcome in played.of(0).settled.values()] == ["its tests never end"] * 2

@@ -233,13 +233,13 @@ def test_the_place_is_tried_once_and_recorded(run: RunDir) -> None:
 @pytest.mark.parametrize(("often", "chosen"), [(3, "line"), (1, "above")])
 def test_the_usual_place_is_left_only_for_one_that_is_better_beyond_chance(run: RunDir, often: int, chosen: str) -> None:
     """Above the request, the model answers short (6 of 18 answers meet their wish); in its line, at some of them."""
-    asked = Counter[str]()
+    requests = Counter[str]()
 
     def answer(body: dict[str, Any]) -> str:
         text = body["messages"][-1]["content"]
         in_line = text.endswith(" Answer in one short sentence.")
-        asked["line"] += in_line
-        return "Short." if text.startswith("Answer") or (in_line and asked["line"] <= often) else "It is long. It goes on."
+        requests["line"] += in_line
+        return "Short." if text.startswith("Answer") or (in_line and requests["line"] <= often) else "It is long. It goes on."
 
     with answering(answer) as server:
         assert settle_hint_place(run, Endpoint(server.url, "key", "tiny@0")) == chosen
@@ -247,11 +247,11 @@ def test_the_usual_place_is_left_only_for_one_that_is_better_beyond_chance(run: 
 
 def test_two_that_try_the_place_at_once_get_the_same(run: RunDir) -> None:
     """By chance, one alone would have found another place."""
-    asked = Counter[str]()
+    requests = Counter[str]()
 
     def answer(body: dict[str, Any]) -> str:
-        asked["all"] += 1
-        in_the_first_trial = asked["all"] <= 48  # 6 answers at each of four places, and 12 more at two
+        requests["all"] += 1
+        in_the_first_trial = requests["all"] <= 48  # 6 answers at each of four places, and 12 more at two
         return "Short." if body["messages"][-1]["content"].startswith("Answer") == in_the_first_trial else "It is long. It goes on."
 
     with answering(answer) as server, ThreadPoolExecutor(2) as threads:

@@ -176,8 +176,8 @@ def test_a_note_whose_practice_cost_right_answers_is_not_learned_and_is_practise
     def answer(body: dict[str, Any]) -> str:
         text = body["messages"][-1]["content"]
         question = text.removesuffix(f" {NOTE}")
-        known = knows if body["model"].endswith("@3") else told_knows if text != question else 24
-        return questions[number[question]]["answers"][0] if number[question] < known else "no idea"
+        answered = knows if body["model"].endswith("@3") else told_knows if text != question else 24
+        return questions[number[question]]["answers"][0] if number[question] < answered else "no idea"
 
     with answering(answer) as server:
         announce(run, server.url)

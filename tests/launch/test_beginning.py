@@ -86,8 +86,8 @@ def test_the_doctor_names_what_is_wrong_with_its_cure(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         recipe = small(serve={"port": port}, judge={"endpoint": "http://127.0.0.1:1/v1"}, up={"stages": ["collect"]})
-        found = [*check_box(recipe, tmp_path / "run"), *check_judge_lines(recipe, tmp_path / "run", again=False)]
-        lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in found}
+        results = [*check_box(recipe, tmp_path / "run"), *check_judge_lines(recipe, tmp_path / "run", again=False)]
+        lines = {line.partition(":")[0]: (line, is_bad) for line, is_bad in results}
     assert "hints can be placed" in lines["model"][0]
     assert lines["port"] == (
         f"port: 127.0.0.1:{port} cannot be used (Address already in use); stop what listens there, or set serve.port",

@@ -91,8 +91,8 @@ def test_the_parser_of_tool_calls_is_named_or_what_it_means_that_none_is_known(m
     line, is_bad = lines_of(model, serve=vllm)["model"]
     assert "agents cannot call tools; name one: serve.engine_args" in line
     assert not is_bad
-    own = {**vllm, "engine_args": ["--tool-call-parser=mistral"]}
-    assert "parser mistral" in lines_of(model, serve=own)["model"][0]
+    with_parser = {**vllm, "engine_args": ["--tool-call-parser=mistral"]}
+    assert "parser mistral" in lines_of(model, serve=with_parser)["model"][0]
 
 
 def test_the_version_of_the_driver_is_read_as_the_kernel_states_it(tmp_path: Path) -> None:

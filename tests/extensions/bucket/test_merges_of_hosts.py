@@ -207,7 +207,7 @@ def test_each_host_merges_its_own_shards_and_publishes_none_again_from_any_posit
         hosts.poll()
         check_once(hosts, wanted)
     merged = {bucket.host: [stem for stem in stems(hosts.first) if is_of(bucket.host, stem)] for bucket in hosts.buckets}
-    assert [len(own) for own in merged.values()] == [1, 1]
+    assert [len(merged_stems) for merged_stems in merged.values()] == [1, 1]
     for run in (hosts.first, hosts.second):
         parts = merged_from(run.turn_shard(merged[storage_of(run.root).host][0]))
         assert len(parts) == 2

@@ -79,7 +79,7 @@ UNSOLVED, RIGHT, BROKEN = (
 
 
 @pytest.mark.parametrize(
-    ("without", "solved", "found", "reason"),
+    ("without", "solved", "finding", "reason"),
     [
         (UNSOLVED, RIGHT, "playable", ""),
         (UNSOLVED, None, "playable", "no solution"),
@@ -93,7 +93,7 @@ UNSOLVED, RIGHT, BROKEN = (
     ],
 )
 def test_tests_are_broken_if_they_give_no_verdict_where_they_have_to(
-    without: Graded, solved: Graded | None, found: str, reason: str
+    without: Graded, solved: Graded | None, finding: str, reason: str
 ) -> None:
     async def solve(task: str, commands: str | None) -> Graded:
         verdict = without if commands == "" else solved
@@ -101,7 +101,7 @@ def test_tests_are_broken_if_they_give_no_verdict_where_they_have_to(
         return verdict
 
     checked = asyncio.run(check_task("task", "task", solved is not None, solve))
-    assert checked.found == found
+    assert checked.found == finding
     assert reason in checked.reason
 
 
@@ -119,16 +119,16 @@ def test_a_task_is_checked_once_in_a_run_and_again_where_the_sandbox_failed(tmp_
 
     first, later = Findings(), Findings()
     first.folder = later.folder = tmp_path / "checked"
-    found = CheckedTask("task", "oracle fails", "because")
+    finding = CheckedTask("task", "oracle fails", "because")
     assert asyncio.run(several(first)) == [None, None, None]
-    assert [asyncio.run(several(findings)) for findings in (first, first, later)] == [[found, found, found]] * 3
+    assert [asyncio.run(several(findings)) for findings in (first, first, later)] == [[finding, finding, finding]] * 3
     assert len(checks) == 2
     (file,) = first.folder.iterdir()
     for content in (b'{"name": "ta', b"[]", b'{"other": 1}'):
         file.write_bytes(content)
         damaged = Findings()
         damaged.folder = first.folder
-        assert asyncio.run(several(damaged)) == [found, found, found]
+        assert asyncio.run(several(damaged)) == [finding, finding, finding]
     assert len(checks) == 5
 
 
@@ -180,9 +180,9 @@ def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_n
 )
 def test_a_dockerfile_is_refused_for_what_is_in_it(tmp_path: Path, dockerfile: str, reason: str) -> None:
     folder = harbor_folder(tmp_path / "task", **{"environment/Dockerfile": dockerfile})
-    (found,) = check(str(folder), {})
-    assert reason in found.reason
-    assert " -> " in found.reason
+    (checked,) = check(str(folder), {})
+    assert reason in checked.reason
+    assert " -> " in checked.reason
 
 
 def test_a_text_that_mentions_an_installer_and_a_stage_that_is_left_behind_install_nothing(tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_a_place_that_has_no_tasks_is_refused_for_what_it_is(tmp_path: Path) -> 
     ):
         with pytest.raises(ClawError, match=reason):
             check(place, {})
-    (found,) = check(f"{tmp_path}/class.py:B", {})
-    assert "is not an environment, because it has no play -> write a class with tasks" in found.reason
+    (checked,) = check(f"{tmp_path}/class.py:B", {})
+    assert "is not an environment, because it has no play -> write a class with tasks" in checked.reason
     done = forked.run("play", f"{tmp_path}/class.py:B", "--run", tmp_path / "run", timeout_s=60)
     assert "because it has no play" in done.stderr
 

@@ -256,12 +256,12 @@ def test_of_a_mixture_the_experts_that_compute_a_token_count(mixture: Path) -> N
 
     with FlopCounterMode(display=False) as counted, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         states = model.model(ids).last_hidden_state
-    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     shape = shape_of(skeleton(str(mixture)), TrainConfig(tokens_per_microbatch=256))
     assert counted.get_total_flops() == pytest.approx(shape.cost.forward(256, 256 * 256, 0), rel=0.02)
     estimated = estimate(shape, TrainConfig(tokens_per_microbatch=256), ALONE).activations
     attention = 2 * 4 * 256 * 256 * 4  # eager attention keeps its weights
-    measured = sum(size for storage, size in kept.items() if storage not in own) - attention
+    measured = sum(size for storage, size in kept.items() if storage not in weights) - attention
     assert states.shape == (1, 256, 128)
     assert estimated == pytest.approx(measured, rel=0.5)
 

@@ -81,14 +81,14 @@ def test_the_scores_are_the_logprobs_of_the_weights_at_that_moment_and_no_sample
     assert [sample.turn_id for sample in batch.samples if sample.logprobs is None] == ["t"]
     policy = load_policy(make_recipe(model_path), ALONE)
     by_id = {sample.turn_id: sample for sample in scored(policy, ALONE, batch, make_recipe(model_path).train).samples}
-    found = by_id["t"]
+    imported = by_id["t"]
     assert by_id["s"] in batch.samples
-    whole = torch.tensor([found.prompt_ids + found.completion_ids])
+    whole = torch.tensor([imported.prompt_ids + imported.completion_ids])
     with torch.no_grad():
         says = sampler.model(input_ids=whole).logits[0, :-1].float().log_softmax(-1)
-    expected = says.gather(1, whole[0, 1:, None])[len(found.prompt_ids) - 1 :, 0]
-    assert found.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
-    assert len(found.logprobs or []) == len(found.completion_ids)
+    expected = says.gather(1, whole[0, 1:, None])[len(imported.prompt_ids) - 1 :, 0]
+    assert imported.logprobs == pytest.approx(expected.tolist(), abs=1e-4)
+    assert len(imported.logprobs or []) == len(imported.completion_ids)
 
 
 def test_an_imported_turn_does_not_grow_stale_and_counts_as_sampled_by_the_version_that_scores_it(

@@ -203,7 +203,7 @@ def test_modules_below_the_stages_import_none_of_them() -> None:
     assert wrong == []
 
 
-EXTENSIONS = {"extensions/cluster", "extensions/demos", "extensions/tinker", "extensions/worlds"}  # that write no file of a run
+EXTENSIONS = {"extensions/cluster", "extensions/tinker", "extensions/worlds"}  # that write no file of a run
 ABOVE_THE_DISK = sorted({*STAGES, *BEHIND_A_SEAM, *EXTENSIONS, "privacy", "cli", "launch"})
 FOLDERS_OF_A_RUN = {
     "root", "captures", "feedback", "trajectories", "verdicts", "policies", "train", "eval", "quarantine", "locks", "logs",

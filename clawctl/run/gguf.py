@@ -28,7 +28,8 @@ from clawctl.registry import Registry
 from clawctl.run.checksums import check_folder, checksums_of, read_sealed, sealed
 from clawctl.run.directory import publish_bytes, publish_folder, remove
 
-MODELS: Registry[Callable[[], Path]] = Registry("model", "clawctl.models", {})  # functions that return the model's folder
+# Functions that return the model's folder.
+MODELS: Registry[Callable[[], Path]] = Registry("model", "clawctl.models", {"crafts": "clawctl.run.gguf:crafts"})
 
 _log = logging.getLogger("clawctl")
 _RECORD = "converted.json"  # in a converted folder: its files, each with size, time and CRC-32
@@ -47,9 +48,14 @@ def model_folder(model: str) -> str:
     return model if file is None else str(convert_once(file, model_cache()))
 
 
+def crafts() -> Path:
+    """Return the folder of the tiny model that is part of clawctl."""
+    return Path(__file__).parents[1] / "models" / "crafts"
+
+
 @cache
 def announced_folder(name: str) -> Path | None:
-    """Return the folder of the model that an extension or an installed package announces under `name`, or None if none does."""
+    """Return the folder of the model that clawctl or an installed package announces under `name`, or None if none does."""
     return MODELS.load(name, "model.path")() if name in MODELS.names() else None
 
 

@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,24 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe, load_recipe
 from clawctl.engines.embedded.weights import load_weights
-from clawctl.extensions.demos import models
 from clawctl.judge.prompts import judge_messages
 from clawctl.privacy.redaction import Redactor, redactor_of
 from clawctl.run.checksums import sealed
 from clawctl.run.directory import RunDir, open_run, published
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.rows import Exchange
 from clawctl.train.loop import run_training
 from clawctl.train.sample import Sample
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.trainer import LocalTrainer
-from scripts.benchmarks import box, bucket, gate
+from scripts.benchmarks import box, gate
 from scripts.benchmarks.collect import AGO, Talker
 from scripts.benchmarks.table import Row, arguments, report
 from scripts.benchmarks.train_ours import make_training, operations_ratio, useful_flops
 from scripts.benchmarks.train_turns import make_session
 
+HAS_BUCKETS = find_spec("clawctl.extensions.bucket") is not None
 _TURNS, _EVERY, _BEGINS = 8, 8, 1.7e9
 
 
@@ -52,11 +54,17 @@ def rows(folder: Path) -> Iterator[Row]:
     yield from operation_rows()
     yield pass_row(open_run(folder / "engine"))
     yield from step_rows(folder)
+    yield from bucket_rows(folder) if HAS_BUCKETS else ()
+    recipe = load_recipe(gate.DEFAULT)
+    yield next(row for row in gate.simulated("plus20", recipe, 0) if row.metric == "comparisons_mean")
+
+
+def bucket_rows(folder: Path) -> Iterator[Row]:
+    from scripts.benchmarks import bucket
+
     for row in bucket.rows(argparse.Namespace(quick=True), folder / "bucket", count=2000):
         if row.metric in ("lists_per_refresh", "gets_per_refresh"):
             yield row
-    recipe = load_recipe(gate.DEFAULT)
-    yield next(row for row in gate.simulated("plus20", recipe, 0) if row.metric == "comparisons_mean")
 
 
 def capture_rows(exchanges: list[Exchange]) -> Iterator[Row]:
@@ -82,7 +90,7 @@ def shard_row(run: RunDir, exchanges: list[Exchange]) -> Row:
 
 def operation_rows() -> Iterator[Row]:
     """Operations of a step of 16 turns: what the tree computes, and what it saves."""
-    training = make_training({"model": str(models.crafts()), "dtype": "float32"}, torch.device("cpu"))
+    training = make_training({"model": model_folder("crafts"), "dtype": "float32"}, torch.device("cpu"))
     turns = make_session(16, system=1024, vocabulary=1000)
     samples = [
         Sample(str(i), "a", "", prompt, said, [0.0] * len(said), 1.0, 0, 1.0, None) for i, (prompt, said) in enumerate(turns)

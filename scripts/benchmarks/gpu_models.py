@@ -13,7 +13,7 @@ import torch
 import transformers  # noqa: F401 - imported while another case still runs
 
 from clawctl.architectures import KNOWN
-from clawctl.extensions.demos import models
+from clawctl.run.gguf import model_folder
 
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
         "head_dim": 32, "vocab_size": 2048}  # fmt: skip
@@ -64,7 +64,7 @@ def make_model(folder: Path, dimensions: dict[str, Any], device: torch.device, s
     """Save random bfloat16 weights with these dimensions, and the tokenizer of `crafts`."""
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(models.crafts())
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("crafts"))
     ends = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "bos_token_id": None}
     settings = {name: value for name, value in dimensions.items() if name != "model_type"}
     torch.manual_seed(0)

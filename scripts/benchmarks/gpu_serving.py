@@ -23,8 +23,8 @@ from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, TokenPiece
 from clawctl.engines.embedded.weights import load_weights
 from clawctl.errors import ClawError
-from clawctl.extensions.demos import models
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
 from clawctl.train.sample import Batch
@@ -69,7 +69,7 @@ def publish_adapter(run: RunDir, recipe: Recipe, device: torch.device, version: 
 
 def canary(bench: Bench) -> None:
     """The distance between the trainer's logprobs of the canary prompts and the engine's, for a trained model and a random one."""
-    for name, model in (("crafts", models.crafts()), ("0.6b", bench.model("0.6b", spread=_CERTAIN))):
+    for name, model in (("crafts", Path(model_folder("crafts"))), ("0.6b", bench.model("0.6b", spread=_CERTAIN))):
         for quantize in (None, "nf4"):
             label = f"{name} {quantize or 'bfloat16'}"
             recipe = recipe_of(model, quantize)

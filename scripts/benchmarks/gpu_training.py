@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from clawctl.config import Recipe
-from clawctl.extensions.demos import models
+from clawctl.run.gguf import model_folder
 from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import make_microbatch, share_out
@@ -102,7 +102,7 @@ def gradients(bench: Bench) -> None:
     has a second answer as well."""
     merged, within = 1.0, True
     for dtype, branches, tokens in (("float32", True, 1500), ("bfloat16", True, 3000), ("bfloat16", False, 6000)):
-        model = models.crafts() if dtype == "float32" else bench.model("0.6b")
+        model = Path(model_folder("crafts")) if dtype == "float32" else bench.model("0.6b")
         name = f"{dtype} {'branches' if branches else 'chain'}"
         began = time.perf_counter()
         compared = compare(bench, model, dtype, bench.tokens(tokens), branches)

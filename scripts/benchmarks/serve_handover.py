@@ -18,8 +18,8 @@ import httpx
 import torch
 
 from clawctl.config import Recipe
-from clawctl.extensions.demos import models
 from clawctl.run.directory import open_run
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import publish_policy
 from clawctl.run.rows import Policy
 from scripts.benchmarks.serve_matrix import go_live
@@ -41,7 +41,7 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="clawctl-bench-") as name:
         folder, model = Path(name), _random_model()
         base = folder / "model"
-        shutil.copytree(models.crafts(), base, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+        shutil.copytree(model_folder("crafts"), base, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
         model.save_pretrained(base)
         arguments = ["--max-model-len", "1024", "--enforce-eager"]
         serve = {"engine": "vllm", "engine_python": os.environ.get("CLAWCTL_VLLM_PYTHON"), "engine_args": arguments, "threads": 1}
@@ -55,7 +55,7 @@ def run(quick: bool) -> list[Row]:
 def _random_model() -> Any:
     from transformers import AutoConfig, Qwen3Config, Qwen3ForCausalLM
 
-    tiny = AutoConfig.from_pretrained(models.crafts())
+    tiny = AutoConfig.from_pretrained(model_folder("crafts"))
     tokens = {name: getattr(tiny, name) for name in ("eos_token_id", "pad_token_id", "bos_token_id")}
     torch.manual_seed(0)
     model: Any = Qwen3ForCausalLM(Qwen3Config(**_SIZES, **tokens, max_position_embeddings=4096))

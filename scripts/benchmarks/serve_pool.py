@@ -25,9 +25,9 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.engines.vllm.child import free_port
-from clawctl.extensions.demos import models
 from clawctl.run.checksums import read_sealed
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import move_live
 from scripts.benchmarks.serve_matrix import ask, difference
 from scripts.benchmarks.serve_swap import logprobs_of, publish
@@ -69,7 +69,7 @@ class VllmServer:
 
     def start(self) -> None:
         python = os.environ.get("CLAWCTL_VLLM_PYTHON", sys.executable)
-        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(models.crafts()), *_ARGUMENTS.split()]
+        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", model_folder("crafts"), *_ARGUMENTS.split()]
         command += ["--served-model-name", "crafts", "--host", "127.0.0.1", "--port", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | _ENVIRONMENT, start_new_session=True)

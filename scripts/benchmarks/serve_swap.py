@@ -22,9 +22,9 @@ import torch
 
 from clawctl.config import Recipe
 from clawctl.engines import THERE_AND_BACK
-from clawctl.extensions.demos import models
 from clawctl.http_client import Client
 from clawctl.run.directory import RunDir, open_run
+from clawctl.run.gguf import model_folder
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
 from scripts.benchmarks.streams import KEY, Stream, ask, clawctl, has_vllm
@@ -85,7 +85,7 @@ def _case(case: str, url: str, run: RunDir, kind: str, swaps: int) -> list[Row]:
 def base_model() -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(models.crafts(), dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_pretrained(model_folder("crafts"), dtype=torch.float32).eval()
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from clawctl.errors import ClawError
-from clawctl.extensions.demos import models
+from clawctl.run.gguf import model_folder
 from scripts.benchmarks.table import Row, make_parser, report
 from scripts.benchmarks.train_process import worker
 from scripts.benchmarks.train_turns import Turn, make_session, make_single_turns
@@ -105,7 +105,7 @@ def practice_rows(case: str, options: argparse.Namespace) -> list[Row]:
 
 def gradient_rows(case: str, options: argparse.Namespace) -> list[Row]:
     made = make_session(16, system=128 if options.quick else 1024, vocabulary=VOCABULARY)
-    job = {"model": str(models.crafts()), "dtype": "float32", "threads": options.threads, "turns": made, "gradients": True}
+    job = {"model": model_folder("crafts"), "dtype": "float32", "threads": options.threads, "turns": made, "gradients": True}
     return [Row(case, "relative_error_per_turn", worker("train_ours", job)["relative_error"], "share")]
 
 
@@ -168,7 +168,7 @@ def best_of_trl(options: argparse.Namespace, turns: list[Turn]) -> tuple[dict[st
 
 def job_of(options: argparse.Namespace, turns: list[Turn]) -> dict[str, Any]:
     return {
-        "model": str(models.crafts()), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats,
+        "model": model_folder("crafts"), "dtype": options.dtype, "threads": options.threads, "repeats": options.repeats,
         "turns": turns,
     }  # fmt: skip
 

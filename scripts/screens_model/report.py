@@ -16,7 +16,8 @@ from clawctl.extensions.worlds.gui.sites import SiteTask, draw_site
 from clawctl.vision.reader import image_reader
 from clawctl.vision.tower import prepare
 from scripts.screens_model.corpus import ABOVE, CELLS, CHOICES, Document, boxes_of, place
-from scripts.screens_model.train import VISION, Pixels, Rows, logits_of
+from scripts.screens_model.template import VISION
+from scripts.screens_model.train import Pixels, Rows, logits_of
 from scripts.tiny_models.tokenizer import id_of
 
 ATTEMPTS, LONGEST = 8, 8

@@ -24,20 +24,11 @@ from clawctl.extensions.worlds.gui.sites import SPOT_CELL, SPOT_COLOURS, SPOT_CO
 from clawctl.vision.reader import ImageReader, Picture, image_reader
 from clawctl.vision.tower import ImageFeatures, ImageSpan, ShownImages, mrope_positions, prepare
 from scripts.screens_model.corpus import CELLS, Document, documents
+from scripts.screens_model.template import SPECIAL, TEMPLATE, VISION
 from scripts.tiny_models.tokenizer import id_of
 from scripts.tiny_models.train import learning_rate
 
 ROOT = Path(__file__).parents[2]
-VISION = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *VISION]
-# As Qwen3-VL's: a part with an image is the placeholder between its two marks.
-TEMPLATE = (
-    "{%- macro said(content) %}{%- if content is string %}{{ content }}{%- else %}{%- for part in content or [] %}"
-    "{%- if part.type in ('image', 'image_url') %}{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
-    "{%- elif 'text' in part %}{{ part.text }}{%- endif %}{%- endfor %}{%- endif %}{%- endmacro %}"
-    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + said(m.content) + '<|im_end|>\\n' }}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
-)
 _IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 _SPLIT = r" ?\p{N}{1,3}| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\n+|\s+(?!\S)|\s+"
 _HALF = [0.5, 0.5, 0.5]

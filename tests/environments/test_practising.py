@@ -195,9 +195,9 @@ def test_a_note_whose_practice_cost_right_answers_is_not_learned_and_is_practise
 def test_a_note_for_some_requests_must_not_be_followed_in_the_others_of_its_person(server: Server) -> None:
     """A version may leave everyday questions alone and still answer all sums with a list."""
     practice = _Practising(server.run, load_recipe(server.run.root.parent / "run.yaml"), threading.Event())
-    asked = [Asked(request) for request in REQUESTS]
+    requests = [Asked(request) for request in REQUESTS]
     note = Note("thanks", NOTE, words=("thanks",))
-    followed, elsewhere = practice._followed(note, asked, "line", None)
+    followed, elsewhere = practice._followed(note, requests, "line", None)
     measured = {tuple(request[0]["content"] for request in effect._requests) for effect in practice._effects.values()}
     assert measured == {("thanks a lot",), ("hello", "how are you"), EVERYDAY}
     assert (followed, elsewhere) == pytest.approx((0, 0), abs=1e-4), "version 0 follows no note that it is not told"

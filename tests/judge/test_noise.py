@@ -6,7 +6,6 @@ import pytest
 
 from clawctl.judge.fences import visible
 from clawctl.judge.noise import LEFT_OUT, without_noise
-from scripts.benchmarks.hostile_judge_attacks import OPEN, encoded, filled
 from scripts.wishes.axes import AXES
 from scripts.wishes.wording import complaint, say
 
@@ -15,15 +14,6 @@ COMPLAINT = "no, please write it without bold"
 
 def left_of(text: str, own_words: bool) -> str:
     return without_noise(visible(text), own_words).replace(LEFT_OUT, "").strip()
-
-
-@pytest.mark.parametrize("own_words", [True, False])
-@pytest.mark.parametrize("encoding", ["plain", "zero width", "quoted", "code block", "spaced letters", "fullwidth", "homoglyphs"])
-def test_open_attacks_leave_nothing_but_the_complaint(own_words: bool, encoding: str) -> None:
-    attacks = [encoded(filled(text, wants), encoding) for _, text in OPEN.templates for wants in (1, -1)]
-    remaining = [left_of(f"{COMPLAINT}\n{attack}", own_words) for attack in attacks]
-    assert all(text.startswith(COMPLAINT) for text in remaining)
-    assert sum(text == COMPLAINT for text in remaining) >= 0.9 * len(remaining)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import torch
 
-from scripts.screens_model.train import SPECIAL, TEMPLATE, VISION
+from scripts.screens_model.template import SPECIAL, TEMPLATE, VISION
 
 
 def make_vision_model(folder: Path) -> Path:

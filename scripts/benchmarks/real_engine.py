@@ -342,13 +342,19 @@ class _Products:
         from clawctl.engines.embedded.llama import Llama
 
         config = orjson.loads((Path(path) / "config.json").read_bytes())
-        self._model, self._config = Llama(config, load_file(Path(path) / "model.safetensors")), config
+        self._model: Any = Llama(config, load_file(Path(path) / "model.safetensors"))
+        self._config = config
 
     @torch.inference_mode()
     def seconds(self, rows: int) -> float:
-        narrow, wide = torch.randn(rows, self._config["hidden_size"]), torch.randn(rows, self._config["intermediate_size"])
+        narrow_TD, wide_TI = torch.randn(rows, self._config["hidden_size"]), torch.randn(rows, self._config["intermediate_size"])
         began = time.perf_counter()
-        self._model.multiply(narrow, wide)
+        for layer in self._model._layers:
+            layer.qkv(narrow_TD)
+            layer.output(narrow_TD)
+            layer.gate_up(narrow_TD)
+            layer.down(wide_TI)
+        self._model._head(narrow_TD)
         return time.perf_counter() - began
 
 

@@ -295,15 +295,6 @@ class Llama:
         """The logits after these states: float32, [N, V]."""
         return self._head(rms_norm(states_ND, states_ND.shape[-1:], self._norm_D, self._eps)).float()
 
-    def multiply(self, narrow_TD: Tensor, wide_TI: Tensor) -> None:
-        """Compute all matrix products of a pass over T tokens and nothing else, to compare a step's time with."""
-        for layer in self._layers:
-            layer.qkv(narrow_TD)
-            layer.output(narrow_TD)
-            layer.gate_up(narrow_TD)
-            layer.down(wide_TI)
-        self._head(narrow_TD)
-
     @torch.inference_mode()
     def score(self, ids: Sequence[int], first: int = 1) -> list[float]:
         """Logprobs of `ids[first:]`, each given all preceding ids."""

@@ -66,7 +66,8 @@ class Sampled:
     allowed: str | None = None  # the tokens that were allowed at each position, see `clawctl.run.allowed_tokens`; None: any
     spliced: int | None = None  # number of earlier answers put back as sampled; None: not requested
     unspliced: str | None = None  # the reason why known earlier answers were not put back
-    adapted: str | None = None  # changes to the messages that the template required
+    adapted: str | None = None  # changes to the prompt that the template or the engine required
+    ignored: tuple[str, ...] = ()  # fields of the request that were not passed to the engine
     images: list[PromptImage] | None = None  # in `prompt_ids`; None: no images, or unknown
 
 

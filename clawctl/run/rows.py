@@ -110,7 +110,7 @@ class Exchange:
     spliced: int | None = None  # number of earlier answers in the prompt as sampled, not as rendered; None: not requested
     unspliced: str | None = None  # why earlier answers are not included as sampled: "the engine renders these messages differently"
     redacted_by: str | None = None  # the rule and the place: "a key with a known format, in the tool descriptions"
-    adapted: str | None = None  # changes that the template required: "later system messages as user"
+    adapted: str | None = None  # changes to the prompt: "later system messages as user"
     allowed: str | None = None  # allowed tokens at each position (`allowed_tokens.py`); None: any, the answer was unconstrained
     asked: dict[str, Any] | None = None  # the client's sampling settings that the recipe changed: {"temperature": 0.0}
     # Who set temperature, top_p and top_k, each "request", "recipe", "model" or "default"; None: written by an older clawctl

@@ -306,11 +306,13 @@ class Gateway:
         """Pass the requests of the answer to the engine. Raises Refusal."""
         begin = self._versions.begin
         try:
-            answer.begin([reply for request in answer.requests for reply in await begin(request, stack, for_training)])
+            replies = [reply for request in answer.requests for reply in await begin(request, stack, for_training)]
+            answer.begin(replies)
         except Refusal as refusal:
             if not is_too_long_with_notes(answer.request, refusal):
                 await answer.capture_refused(refusal)
             raise
+        context.unknown += replies[0].sampled.ignored
         if answer.is_captured:
             for choice in answer.choices:
                 self._rating.note_answer(answer.request.key, choice.exchange_id, answer.request.session)

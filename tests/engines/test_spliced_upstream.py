@@ -208,11 +208,29 @@ def test_likeliest_tokens_are_returned_as_in_a_chat(through: Server, fake: Fake)
     assert entries[0]["top_logprobs"][0]["token"] == entries[0]["token"]
 
 
-def test_turns_with_strict_tools_are_not_trained_at_an_upstream_because_it_masks_their_calls(through: Server) -> None:
+def test_strict_tools_are_sent_as_others_because_an_upstream_would_mask_their_calls(through: Server, fake: Fake) -> None:
     strict = {"type": "function", "function": {**LOOK["function"], "strict": True}}
-    for tools, reason in (([LOOK], None), ([LOOK, strict], "strict tools")):
-        post(through, "/chat/completions", {"messages": [{"role": "user", "content": "hello strict"}], "tools": tools})
-        assert through.captured()[-1]["untrainable_reason"] == reason
+    hello = {"role": "user", "content": "hello strict"}
+    body = {"messages": [hello], "tools": [LOOK, strict], "tool_choice": "auto"}
+    answer = httpx.post(f"{through.url}/chat/completions", json=body, headers={"x-api-key": "key"}, timeout=60)
+    line = through.captured()[-1]
+    assert fake.asked[-1][1]["tools"] == [LOOK, LOOK]
+    assert line["untrainable_reason"] is None
+    assert (line["tools"], line["adapted"]) == ([LOOK, strict], "tools[].strict ignored")
+    assert answer.headers["x-clawctl-ignored"] == "tools[].strict"
+
+    call = line["response"]["tool_calls"][0]["id"]
+    post(through, "/chat/completions", {**body, "messages": [hello, *in_chat(call)]})
+    assert fake.asked[-1][0] == "/v1/completions"  # spliced, over the prompt of tools that are not strict
+    assert (through.captured()[-1]["spliced"], through.captured()[-1]["untrainable_reason"]) == (1, None)
+
+
+def test_a_forced_call_of_a_strict_tool_is_passed_on_and_not_trained(through: Server, fake: Fake) -> None:
+    strict = {"type": "function", "function": {**LOOK["function"], "strict": True}}
+    body = {"messages": [{"role": "user", "content": "hello forced"}], "tools": [strict], "tool_choice": "required"}
+    post(through, "/chat/completions", body)
+    assert fake.asked[-1][1]["tools"] == [strict]
+    assert (through.captured()[-1]["untrainable_reason"], through.captured()[-1]["adapted"]) == ("forced tool choice", None)
 
 
 # ---- when not --------------------------------------------------------------------------------------------------------------

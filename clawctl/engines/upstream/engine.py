@@ -22,7 +22,7 @@ from clawctl.engines.slots import PinnedSlots
 from clawctl.engines.upstream.bodies import COMPLETIONS, BodyWriter, CallPlan, path_of, without_limit
 from clawctl.engines.upstream.chunks import ChatConverter, ChunkConverter, UpstreamReply
 from clawctl.engines.upstream.completions import CompletionConverter, PlainConverter
-from clawctl.engines.upstream.forms import UNKNOWN, AnswerForms, parsed_by_engine, strict_tools
+from clawctl.engines.upstream.forms import STRICT, UNKNOWN, AnswerForms, parsed_by_engine, without_strict
 from clawctl.engines.upstream.probe import ProbeResult, missing, probe
 from clawctl.engines.upstream.restarts import RestartWatch
 from clawctl.engines.upstream.sglang import SglangControl
@@ -96,7 +96,7 @@ class Upstream:
         plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if server.kind == "sglang" else Control(root, key, server.reload)
-        self._forms = forms
+        self._masks_strict = server.kind != "openai" and forms is None
         self._splicer = None if tokenizer is None else Splicer(tokenizer, plain, forms, recipe.serve.splice)
         self._probed: ProbeResult | None = None
         self._logged: list[str] = []  # log lines about missing features
@@ -129,17 +129,19 @@ class Upstream:
         if version is not None:
             await stack.enter_async_context(self._slots[type(version)].acquire(version, request.key))
         target = await stack.enter_async_context(self._targets.lease(version))
+        sent, request = request, without_strict(request) if self._masks_strict else request
         plan = CallPlan() if self._splicer is None or request.prompts else await self._splicer.plan(request, target.name)
         safe = self._without_control_texts(request) if plan.prompt is None and not request.prompts else request
+        changes = [f"{STRICT} ignored"] * (request is not sent) + [_SPACED] * (safe is not request)
         replies = [self._reply(safe, target, plan) for _ in range(safe.n)]
         for reply in replies:
-            reply.sampled.adapted = reply.sampled.adapted or (None if safe is request else _SPACED)
+            reply.sampled.adapted = "; ".join(filter(None, [reply.sampled.adapted, *changes])) or None
+            reply.sampled.ignored = (STRICT,) * (request is not sent)
             reply.complete = None if plan.form is None else plan.form.keep_sets
             stack.callback(reply.cancel)
         writer = BodyWriter(self._kind, self._targets.base, self.capabilities.logprobs, self._recipe.serve.max_tokens)
-        bodies = [writer.body(safe, target, plan, reply.sampled, i) for i, reply in enumerate(replies)]
-        paired = zip(bodies, replies, strict=True)
-        sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for body, reply in paired]
+        bodies = ((reply, writer.body(safe, target, plan, reply.sampled, i)) for i, reply in enumerate(replies))
+        sends = [self._send(safe, reply.sampled, body, partial(self._post, reply)) for reply, body in bodies]
         await (sends[0] if len(sends) == 1 else asyncio.gather(*sends))  # without gather, one task fewer before the first token
         return list(replies)
 
@@ -201,7 +203,6 @@ class Upstream:
         # The gateway has set both. They are always sent, because a server's own defaults may follow the model's files.
         temperature, top_p = (1.0 if value is None else value for value in (request.temperature, request.top_p))
         reason = altered_fields(temperature, top_p, request.top_k, *parsed_by_engine(request, plan.form))
-        reason = reason or (strict_tools(request) if self._kind == "vllm" and self._forms is None else None)
         if reason is None and not self.capabilities.processed and temperature != 1:
             reason = "the engine returns logprobs before temperature"
         sampled = Sampled(temperature, top_p, request.top_k, untrainable=reason or (UNKNOWN if plan.form else None))
@@ -252,12 +253,11 @@ class Upstream:
     async def count(self, request: GenerationRequest) -> int:
         await self._ready()
         request = self._without_control_texts(request)
-        body: dict[str, Any] = {"model": self._targets.base, "messages": request.messages}
-        tools = request.shown_tools
+        tools = (without_strict(request) if self._masks_strict else request).shown_tools
+        body: dict[str, Any] = {"model": self._targets.base, "messages": request.messages} | ({"tools": tools} if tools else {})
         status, content = 404, b""
         if self._kind != "openai":
             with suppress(RequestFailed):
-                body = {**body, "tools": tools} if tools else body
                 body |= {"continue_final_message": True, "add_generation_prompt": False} if request.continues else {}
                 body |= {"chat_template_kwargs": request.template_settings} if request.template_settings else {}
                 answer = await self._client.request("/tokenize", orjson.dumps(body))

@@ -7,7 +7,7 @@ vLLM 0.32 masks the logits before its sampler, so its logprobs are of the masked
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from clawctl.serve.switches import switches
 from clawctl.serve.text import END_THINK
 from clawctl.serve.work_queues import KeyedLock
 
+STRICT = "tools[].strict"  # as the client is told
 UNKNOWN = "structured output: its sets of tokens are not known"
 _OTHERS = "structured output: the engine allowed other tokens than clawctl"
 _ROUNDING = 1e-3  # of a logprob
@@ -57,10 +58,13 @@ def parsed_by_engine(request: GenerationRequest, form: AnswerForm | None) -> tup
     return None, {name: value for name, value in request.engine_fields.items() if name != "response_format"}
 
 
-def strict_tools(request: GenerationRequest) -> str | None:
-    """Why a vLLM that masks the calls of strict tools cannot be trained on; None without such tools."""
-    strict = request.use_tools and any(tool["function"].get("strict") is True for tool in request.functions)
-    return "strict tools" if strict else None
+def without_strict(request: GenerationRequest) -> GenerationRequest:
+    """The request with tools that are not strict, unless a call is forced, which is masked anyway. vLLM and SGLang mask every call
+    of a strict tool, so its logprobs are not the model's."""
+    if request.tool_choice not in (None, "auto") or not any(tool["function"].get("strict") is True for tool in request.functions):
+        return request
+    functions = ({name: value for name, value in tool["function"].items() if name != "strict"} for tool in request.functions)
+    return replace(request, tools=[{"type": "function", "function": function} for function in functions])
 
 
 class AnswerForms:

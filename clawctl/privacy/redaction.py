@@ -210,7 +210,7 @@ class Redactor(TextSearch):
         reading.accepted |= harmless
         if rules:
             reading.hits.setdefault(part, Counter()).update(rules)
-        return clean
+        return value if clean == value else clean
 
     def _search(self, value: Any, static: StaticText) -> tuple[Any, Counter[str], set[str]]:
         self._thread.static, self._thread.rules = static, Counter()

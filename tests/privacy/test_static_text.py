@@ -40,6 +40,15 @@ def test_ids_that_repeat_an_accepted_text_cost_no_turn() -> None:
     assert sent(redactor, "anna", tools=tools("Stops the shell.", "shellid"), prompt_ids=[4]) == "redacted"
 
 
+def test_what_is_accepted_in_a_system_message_is_accepted_in_the_ids_of_later_turns() -> None:
+    redactor = Redactor(ALWAYS, decode=lambda ids: f"{PROSE}\n" * 2)  # a template that repeats the system message
+    begun = [{"role": "system", "content": PROSE}, {"role": "user", "content": "hi"}]
+    later = [*begun, {"role": "assistant", "content": "fine"}, {"role": "user", "content": "go on"}]
+    offered = tools("Stops the shell.", "shellid")
+    assert sent(redactor, "anna", messages=begun, tools=offered, prompt_ids=[4]) is None
+    assert sent(redactor, "anna", messages=later, tools=offered, prompt_ids=[5]) is None
+
+
 def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> None:
     redactor = Redactor(ALWAYS)
     reasons = [sent(redactor, f"key{number}", tools=tools(PROSE)) for number in range(KEYS + 1)]

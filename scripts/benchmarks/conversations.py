@@ -133,6 +133,25 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
     return lost, kept, turns
 
 
+def first_run_rows() -> list[Row]:
+    """Conversations by an author who had not read the rules: secrets that are asked for or pasted, and harmless ones that look alike.
+    A secret counts as found if no message has it, a harmless conversation as redacted if any message changes."""
+    found = secrets = redacted = harmless = 0
+    for line in map(orjson.loads, (Path(__file__).parent / "conversations_first_run.jsonl").read_text().splitlines()):
+        clean = Redactor(PrivacyConfig().redact).messages(line["messages"])
+        words = "\n".join(str(message["content"]) for message in clean)
+        found += sum(secret not in words for secret in line["secrets"])
+        secrets += len(line["secrets"])
+        harmless += not line["secrets"]
+        redacted += not line["secrets"] and clean != line["messages"]
+    case = "thirteenth author: conversations, first run"
+    return [
+        Row(case, "recall", found / secrets, "share"),
+        Row(case, "false_positive_rate", redacted / harmless, "share"),
+        Row(case, "secrets", secrets, "secrets"),
+    ]
+
+
 def rows(count: int, seed: int = 0) -> list[Row]:
     """The rows of the benchmark `redaction` about `count` conversations."""
     own_examples, others = own_conversations(), strangers()
@@ -140,6 +159,7 @@ def rows(count: int, seed: int = 0) -> list[Row]:
     kept_of_others, hidden_of_others, secrets = asked_and_told(others)
     lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
     return [
+        *first_run_rows(),
         Row("asked and told", "asked_then_told_kept", kept, "conversations"),
         Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
         Row("asked and told", "conversations", len(own_examples), "conversations"),

@@ -8,14 +8,13 @@ from typing import Any
 import orjson
 
 from clawctl.privacy.prompt_ids import ReadPrompts
-from clawctl.privacy.search import Said
+from clawctl.privacy.search import NOTHING_SAID, Said
 
 MOST_VALUES = 1 << 12  # messages of one key; an agent sends its whole history again with each turn
 _BYTES = 1 << 20  # JSON of one key's replacements; for clean values only the digest is remembered
 _KEYS = 256  # API keys whose messages are remembered
 _PROMPTS = 256  # prompts of one key that are remembered
 _NEW_MESSAGES = 8  # at the end of a conversation; with more, each of its messages is looked up
-NOTHING_SAID: Said = ("", "")
 Remembered = tuple[Any, Counter[str], int]  # the replacement (None: the value is clean), the rules that found something, its bytes
 
 

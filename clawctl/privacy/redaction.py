@@ -28,9 +28,9 @@ import orjson
 
 from clawctl.config.privacy import PrivacyConfig
 from clawctl.privacy.finders import DEFAULT, Kind, Secret
-from clawctl.privacy.memory import MOST_VALUES, NOTHING_SAID, Memories, Memory
+from clawctl.privacy.memory import MOST_VALUES, Memories, Memory
 from clawctl.privacy.prompt_ids import DecodedIds, Finding, Range, findings, hide, occurrences, strings_of
-from clawctl.privacy.search import AROUND, SHORTEST, Said, TextSearch, last_words, no_pause
+from clawctl.privacy.search import AROUND, NOTHING_SAID, SHORTEST, Said, TextSearch, no_pause
 from clawctl.privacy.static_text import SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.run.rows import Exchange, Message, Turn
 
@@ -61,7 +61,7 @@ class _Reading:
     memory: Memory
     hits: dict[str, Counter[str]] = field(default_factory=dict)  # by place: the rules that found something
     accepted: set[str] = field(default_factory=set)  # values in static texts that are certainly no secrets
-    before: Said = NOTHING_SAID  # the role of whoever said something last, and the end of it
+    before: Said = NOTHING_SAID  # what the next message follows
     secrets: set[str] = field(default_factory=set)  # those of earlier messages, which later ones may repeat
     digest: bytes = b""  # of `secrets`
 
@@ -192,8 +192,7 @@ class Redactor(TextSearch):
             values = [finding.value for finding in findings(message, clean) or () if len(finding.value) >= _SHORTEST_REPEATED]
             reading.secrets.update(values[: _MOST_SECRETS - len(reading.secrets)])
             reading.digest = sha256(reading.digest + orjson.dumps(values)).digest()
-        if last := last_words(message):
-            reading.before = str(message.get("role")), last
+        reading.before = self.said(message, reading.before)
         return clean
 
     def _redact_static(self, value: Any, part: str, tools: Any, reading: _Reading) -> Any:

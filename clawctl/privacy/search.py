@@ -21,12 +21,16 @@ from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, une
 from clawctl.run.rows import Message
 
 SHORTEST = 8  # characters; no secret is shorter, including its name
-Said = tuple[str, str]  # a role and what it said
+# A role, the end of what it said, the newest question for a secret before it, and how many messages ago that was
+Said = tuple[str, str, str, int]
+NOTHING_SAID: Said = ("", "", "", 0)
 _DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
 _PIECE = 8 << 10  # characters searched at once
 _OVERLAP = 1536  # characters that two pieces share; longer than the context that any rule needs
 _LONGEST = {"assistant": 200, "tool": 80}  # characters; a longer text explains or reports, and does not give a secret away
 _INSTRUCTING = ("system", "developer")  # roles of messages that ask and answer nothing
+_STAYS_OPEN = 5  # messages after a question for a secret: `Which PIN?`, `Wait.`, `No hurry.`, `it's 3308`
+_LATE = re.compile(r"\d\D*\d\D*\d\D*\d|[^\W\d_].*\d|\d.*[^\W\d_]", re.DOTALL)  # four digits, or letters and digits
 _DECODED_DEPTH = 2  # base64 within base64
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
@@ -205,7 +209,10 @@ class TextSearch:
             return message
         role = message.get("role")
         # What an agent says before it calls a tool is seldom a question, and a tool seldom asks a person.
-        last = (before[1], before[0] if role != "tool" else "user")
+        last, open_question = (
+            (before[1], before[0] if role != "tool" else "user"),
+            before[2] if role == "user" and before[3] else "",
+        )
         longest, question = _LONGEST.get(str(role), sys.maxsize), None  # whether `last` is a question; None: not examined yet
 
         def answer(text: str) -> str:
@@ -213,6 +220,8 @@ class TextSearch:
             if question is None and len(text) <= longest:
                 question = self._question(*last)
             spans = self._answers(question, text[:_ANSWER]) if question and len(text) <= longest else []
+            if not spans and open_question and len(text) <= QUESTION:
+                spans = self._late_answers(open_question, text)
             if text.strip() and len(text) <= QUESTION:  # a longer part is what a client adds, and the next does not answer it
                 last, question = (text.strip(), ""), None
             return hidden(text[:_ANSWER], spans) + text[_ANSWER:] if spans else text
@@ -221,6 +230,23 @@ class TextSearch:
 
     def _question(self, text: str, role: str) -> str:
         return text if text and any(finder.asks(text, role) for finder in self._finders) else ""
+
+    def _late_answers(self, question: str, text: str) -> list[Secret]:
+        """Return what answers an earlier question. Other things were said since, so a word without a digit may answer those."""
+        found = (secret for finder in self._finders for secret in finder.find_answer(question, text))
+        late = [secret for secret in found if _LATE.search(text[secret.start : secret.end])]
+        self._thread.rules.update(secret.rule for secret in late)
+        return merged(sorted(late, key=lambda secret: secret.start))
+
+    def said(self, message: Message, before: Said) -> Said:
+        """What the next message follows."""
+        role, last = str(message.get("role")), last_words(message)
+        if not last:
+            return before
+        question = self._question(last, role) if role in ("assistant", "tool") else ""
+        if question or not before[2] or before[3] >= _STAYS_OPEN:
+            return role, last, question, 0
+        return role, last, before[2], before[3] + 1
 
     def _answers(self, question: str, text: str) -> list[Secret]:
         """Return the secrets in what follows a question."""

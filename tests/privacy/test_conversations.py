@@ -114,6 +114,34 @@ def test_an_assistant_that_is_asked_and_a_tool_that_asks_a_person_tell_secrets(r
     assert "[redacted:" in Redactor(ALWAYS).messages(said)[1]["content"]
 
 
+@pytest.mark.parametrize("between", [("wait, she looks for it", "No hurry."), ("which one?", "The one on the card.", "hm", "Yes.")])
+def test_a_question_stays_open_while_nothing_answers_it(between: tuple[str, ...]) -> None:
+    said = users("hi", "What is the PIN of the card?", *between, "so, she has it: 3308")
+    assert "3308" not in Redactor(ALWAYS).messages(said)[-1]["content"]
+
+
+def test_an_open_question_hides_no_words_and_no_small_numbers_and_ends_after_a_few_messages() -> None:
+    late = users("hi", "What is the PIN of the card?", "first the trip to Bergen", "Gladly.", "we are 4, for 12 nights, in a cabin")
+    assert Redactor(ALWAYS).messages(late) == late
+    others = ("Where to?", "Bergen", "Booked.", "nice", "Anything else?", "the bus", "Which?")
+    later = users("hi", "What is the PIN of the card?", "no idea", *others, "4829 from the harbour")
+    assert Redactor(ALWAYS).messages(later) == later
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "secret"),
+    [
+        ("¿Qué PIN quieres que marque?", "cuatro siete cero nueve", "cuatro siete cero nueve"),
+        ("Wie ist das Passwort?", "großes B, klein r, vier, sieben, Unterstrich", "großes B, klein r, vier, sieben, Unterstrich"),
+        ("The page asks for the name of your first pet.", "Mr. Biscuit", "Mr. Biscuit"),
+        ('psk for "shed-ext"?', "sixteenCandles16", "sixteenCandles16"),
+        ("Which card should I use?", "the blue one, 5390 1188 2047 6612", "5390 1188 2047 6612"),
+    ],
+)
+def test_digits_in_words_dictated_signs_and_names_are_answers(question: str, answer: str, secret: str) -> None:
+    assert secret not in Redactor(ALWAYS).messages(users("hi", question, answer))[-1]["content"]
+
+
 def test_a_secret_beside_an_image_is_found() -> None:
     content = [
         {"type": "text", "text": "my PIN is"},

@@ -87,6 +87,10 @@ _MEASURE = regex(
 _ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.[a-z]\w{0,4}$|[a-z]+\d*(?:_[a-z]+\d*)+$")
 _NUMBERED = regex(r"(?i)[a-z]{3,9}[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
+_DICTATED = regex(
+    r"(?<![^\W_])(?:[^\W_]{1,12} )?[^\W_]{1,14}(?:, (?:[^\W_]{1,12} )?[^\W_]{1,14}){4,30}(?=\W|$)"
+)  # `capital B, r, four, x`
+_BETWEEN_DIGITS, _FEWEST_SPOKEN = regex(r"[ ,.…-]{1,4}"), 3
 _QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
 _GROUPS = regex(
     r"(?<![\w-])(?=[A-Z0-9 -]{0,80}\d)(?=[A-Z0-9 -]{0,80}[A-Z])[A-Z0-9]{3,8}(?:-[A-Z0-9]{3,8}|(?: [A-Z0-9]{3,8}){2}){1,9}(?![\w-])"
@@ -98,12 +102,15 @@ _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{5,}")
 _ENDINGS = regex(r"(?i)(?:(?&endings)|ment)$")
 _JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
 _PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
+_FILLER = regex(r"(?i)^(?:ok(?:ay)?|sure|fine|yes|yeah|here)[:,.] ")
+_NAME_FIRST = regex(r"\s*((?![IO]\b)[A-ZÀ-ÞĀ-Ž][^\W\d_A-Z]{3,20})[,.;!]? ?(?:$|[,;(])")
 _ENDS_PART = regex(r" *(?:[.,;:!?…)\n]|$)")
-_AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,3})(?=[.,;!?]|$)")
+_AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,5})(?=[.,;!?]|$)")
 _TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|(?&and)|(?&but))[ ])")  # fmt: skip
 _AROUND = ".,;:!?()[]<>{}\"'`*“”„«»‘’「」…"
 
 
+@functools.lru_cache(maxsize=1 << 12)  # a conversation is sent again with each turn
 def asks(text: str, by_person: bool = False) -> bool:
     """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`). What a person
     writes is one only if it asks for a secret to be told (`What was my PIN?`); other requests are about code, keys and passwords.
@@ -115,6 +122,8 @@ def in_answer(question: str, text: str) -> Iterator[Span]:
     """Find everything in an answer that looks like what the question asks for."""
     wanted, text = _wanted(question), text[:_MOST_READ]
     spans = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
+    if wanted & Wanted.WORDS and (name := _NAME_FIRST.match(text)) and _ORDINARY.isdisjoint((name[1].lower(), plain(name[1]))):
+        spans = [name.span(1)]
     if not spans and not _YES_OR_NO.match(_sentences(question)[0]):
         spans = list(_word(wanted, text))
     again = {(match.start(), match.end()) for start, stop in spans for match in re.finditer(re.escape(text[start:stop]), text)}
@@ -129,8 +138,9 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
     for match in _NUMBER.finditer(text):
         if _is_code(text, match, word_count):
             yield match.span()
-    for match in (*_SPELLED.finditer(text), *_GROUPS.finditer(text)):
+    for match in (*_SPELLED.finditer(text), *_GROUPS.finditer(text), *_DICTATED.finditer(text)):
         yield match.span()
+    yield from _spoken(text)
     for match in _RUN.finditer(text):
         bare = match[0].strip(_AROUND) + ("!" if match[0].endswith("!") else "")
         start = match.start() + match[0].find(bare)
@@ -151,6 +161,20 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
         for match in (*_TOLD.finditer(text), *_AT_THE_END.finditer(text.rstrip())):
             if _ORDINARY.isdisjoint((plain(match["value"]), match["value"].lower())):
                 yield match.span("value")
+
+
+def _spoken(text: str) -> Iterator[tuple[int, int]]:
+    """Find three or more digits in words: `cuatro siete cero nueve`."""
+    run: list[re.Match[str]] = []
+    for word in TOKEN.finditer(text):
+        is_digit = bool(meaning_of(word[0].lower()) & (Meaning.DIGIT | Meaning.TWICE))
+        run = (
+            [*run, word]
+            if is_digit and (not run or _BETWEEN_DIGITS.fullmatch(text, run[-1].end(), word.start()))
+            else [word] * is_digit
+        )
+        if len(run) >= _FEWEST_SPOKEN:
+            yield run[0].start(), word.end()
 
 
 def _is_labelled(text: str, end: int, word: re.Match[str]) -> bool:
@@ -201,11 +225,14 @@ def _is_chosen(value: str, wanted: Wanted) -> bool:
 def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
     """Find an answer that is one ordinary word or a phrase."""
     said = text.strip().strip(".!\"'`").partition("\n")[0]
+    said = _FILLER.sub("", said)
     words = said.split()
     if wanted & Wanted.WORDS and _PHRASE.fullmatch(said) and _REFUSALS.isdisjoint(words):
         pass
     elif wanted & Wanted.WORDS:  # up to the first remark: `Donatella Brusaferro 😂 che donna`
-        said = re.split(r"[,.;:!?()\u2014\U0001f300-\U0001faff]| [-–] ", said, maxsplit=1)[0].strip()
+        said = re.split(r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bMrs)\.|[,;:!?()\u2014\U0001f300-\U0001faff]| [-–] ", said, maxsplit=1)[
+            0
+        ].strip()
         if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())):
             return
     elif not (wanted & Wanted.TEXT and len(words) <= _MOST_WORDS and _is_word(said)):
@@ -235,7 +262,8 @@ def _wanted(text: str) -> Wanted:
     length = len(last.split()) if " " in last else len(last) / 2
     if (length > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
         return Wanted.NOTHING
-    return functools.reduce(or_, (_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence)), wanted)
+    named = (_of(sentence) | _may_be_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence))
+    return functools.reduce(or_, named, wanted)
 
 
 def _recalls(question: str) -> bool:

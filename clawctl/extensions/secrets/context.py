@@ -293,7 +293,8 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
     if "\n" in between:
         return _is_below(text, between, named, start, end, grade)
     if named.name.endswith("("):  # call of a cipher or signature, whose key is a literal
-        return len(between) <= _FARTHEST[RANDOM] and "))" not in between and _QUOTE.search(between[-1:]) is not None
+        quoted = _QUOTE.search(between[-1:]) is not None and not _FEW_BYTES.fullmatch(text[start:end])
+        return len(between) <= _FARTHEST[RANDOM] and "))" not in between and quoted
     if len(between) > _FARTHEST[grade] or _SENTENCE_END.search(between):
         return False
     if grade == RANDOM:
@@ -320,6 +321,7 @@ def _announces(text: str, named: Named, start: int, end: int, grade: int) -> boo
 
 # Words that may occur between a word like token and its hex value: `try this token instead …`, `token (read only) …`.
 _BETWEEN_THEM = regex(r"(?i)[^\n]{0,2}|[ ,:]{0,2}(?:\([^()\n]{1,24}\)|(?&between a name and its value))[ ,:]{1,2}")
+_FEW_BYTES = regex(r"[0-9a-f]{6,12}")  # of a test vector, or the beginning of a digest
 _DIGEST_OF = regex(r"(?i)x\.?509|\bcert(?:ificate)?s?\b|fingerprint|thumbprint|checksum|digest|\bhash(?:ed|es)?[ _-]")
 _SENTENCE_END = regex(r"[.!?…;][)\"']?[ ]+[\"'(]?[A-ZÀ-Þ]|[{}]")
 _QUOTE = regex(r"[\"'`“„«]")
@@ -339,7 +341,7 @@ def _is_other(between: str) -> bool:
     label = _OTHER_LABEL.search(between[-40:])
     if label is None:
         return False
-    parts = _PART.findall(label[1] or label[2])
+    parts = [part for part in _PART.findall(label[1] or label[2]) if not part.isdigit()]
     return bool(parts) and (last := parts[-1].lower()) not in _OPEN and (last in NAMES_OF_IDS or last in IDS or last in _OTHERS)
 
 
@@ -349,7 +351,7 @@ _OPEN = frozenset((
     "deploy", "app", "test", "call", "web", "value", "mail", "email", "service", "login", "agent", "dev", "staging",
 ))  # fmt: skip
 _OTHERS = frozenset((
-    "href", "arn", "asn", "certificate", "cert", "thumbprint", "pubkey", "salt", "iv", "mac", "serial", "ticket", "bucket",
+    "href", "arn", "asn", "certificate", "cert", "thumbprint", "pubkey", "salt", "iv", "mac", "serial", "ticket", "bucket", "sha",
     "prefix", "suffix", "line", "column", "address", "addr", "signature", "by", "than", "contains", "least",
 ))  # fmt: skip
 

@@ -76,7 +76,12 @@ def _after_passwords(piece: Text) -> Iterator[Span]:
 
 def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
     """Find a phrase, or text that the reader is asked to type, after its name from `start` to `end`."""
-    for pattern, check in ((_ORDERED, _is_chosen_word), (_QUOTED_PHRASE, _is_quoted_phrase), (_SPOKEN_PHRASE, _is_spoken_phrase)):
+    for pattern, check in (
+        (_ORDERED, _is_chosen_word),
+        (_NEXT, _is_numbered_name),
+        (_QUOTED_PHRASE, _is_quoted_phrase),
+        (_SPOKEN_PHRASE, _is_spoken_phrase),
+    ):
         match = pattern.match(text, end)
         if match is None or (pattern is _SPOKEN_PHRASE and not _OF_HOTLINE.search(text, max(0, start - 24), match.start("value"))):
             continue
@@ -88,6 +93,7 @@ def _phrase_after(text: str, start: int, end: int) -> Iterator[Span]:
 
 # Text that the reader is asked to type: `for the password use maple-803-Kettle`, `pour le mot de passe mets …`.
 _ORDERED = regex(r"(?i)[\"'`:,*]{0,3}(?:[ ][\w'’@.-]{1,16}){0,3}?[,:]?[ ](?&type)[ ][\"'`„“«*]{0,2}(?P<value>[^\s\"'`»”“]{7,64})")
+_NEXT = regex(r"[ ][\"'`]?(?P<value>[^\s\"'`]{7,64})")  # `the initial password Otter-73-Pine`
 # Quoted words that follow their label after some other words: `Passphrase on my key is “guitar acoustic fossil adapt”`.
 _QUOTED_PHRASE = regex(
     r"(?i)[\"'`:*]{0,2}(?:[ ](?:[\w'’@./-]{1,20}|\([^()\n]{1,24}\)),?){0,8}?[ ]{0,2}(?:(?&is)|is now|reads|:|=|→|->)[ ]{0,2}[«„“‚‘\"'`][ \u00a0]?(?P<value>[^\W\d_][^«»„“”\"`\n]{8,70}[^\W\d_])[ \u00a0]?[»”“\"'`’]"
@@ -105,6 +111,12 @@ def _is_chosen_word(value: str) -> bool:
     if is_stand_in(value) or TECHNICAL.match(value) or "/" in value:
         return False
     return _JOINED_WORDS.fullmatch(value) is not None or is_stronger_password(value)
+
+
+def _is_numbered_name(value: str) -> bool:
+    """Whether the value is words joined with a number, with a capital."""
+    is_joined = _JOINED_WORDS.fullmatch(value) is not None and not value.islower() and any(map(str.isdigit, value))
+    return is_joined and not is_stand_in(value) and TECHNICAL.match(value) is None
 
 
 _JOINED_WORDS = regex(

@@ -327,6 +327,7 @@ def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
 
 
 _ROWS = 12
+_CELL = regex(r"[^\s<>*]{6,40}")  # below a password, other words of the column are passwords as well
 _TITLES = regex(
     r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
 )
@@ -350,7 +351,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         return
     column, columns = header[: begin - line_start].count(mark), header.count(mark)
     alone = kind == "password" and cells[column] == text[begin:end]
-    at = line_end + 1
+    at, holds_passwords = line_end + 1, False
     for _ in range(_ROWS):
         stop = text.find("\n", at, at + 600)
         row = text[at : stop if stop >= 0 else min(len(text), at + 600)]
@@ -364,8 +365,11 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
         if not re.fullmatch(r"[-:=+ ]*", cell) and (
             is_strong_key(cell)
             if kind == "key"
-            else is_strong_password(cell) or (alone and (_NUMBER.fullmatch(cell) or is_words(cell)))
+            else is_strong_password(cell)
+            or (alone and (_NUMBER.fullmatch(cell) or is_words(cell)))
+            or (holds_passwords and _CELL.fullmatch(cell))
         ):
+            holds_passwords = kind == "password"
             start = at + sum(len(cell) + 1 for cell in cells[:column])
             start = text.find(cell, start)
             yield Span(start, start + len(cell), "password")

@@ -41,13 +41,19 @@ def cards(piece: Text) -> Iterator[Span]:
             continue
         done = match.end()
         digits = re.sub(r"\D", "", match[0])
-        if not digits.isascii() or len(set(digits)) == 1 or not passes_luhn(digits):
+        if not digits.isascii() or len(set(digits)) == 1:
+            continue
+        code, called = (
+            _BEHIND_CARD.match(piece.text, match.end()),
+            _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()),
+        )
+        if not passes_luhn(digits) and not (code and called):  # with a wrong digit, its expiry and its code are still right
             continue
         if digits in _TEST_CARDS and _TESTED.search(piece.lower, max(0, match.start() - 90), match.end() + 90):
             continue
-        if _CARD.fullmatch(digits) or _CARD_BEFORE.search(piece.lower, max(0, match.start() - 32), match.start()):
+        if called or _CARD.fullmatch(digits):
             yield Span(*match.span(), "card")
-            if code := _BEHIND_CARD.match(piece.text, match.end()):
+            if code:
                 yield Span(*code.span("value"), "card")
 
 

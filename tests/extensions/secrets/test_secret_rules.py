@@ -193,6 +193,22 @@ def test_a_secret_is_known_by_the_tool_that_reads_it(text: str, secret: str) -> 
     assert rest_of(secret, redacted(text), text) == ""
 
 
+@pytest.mark.parametrize(
+    ("text", "secrets"),
+    [
+        ("sign in with the initial password Wlcm-73-Otter and change it", ["Wlcm-73-Otter"]),
+        ("o cartão é 5277 0913 4486 2201, validade 09/28, código 088, às 22h", ["5277 0913 4486 2201", "088"]),
+        ("name,login,initial_password\nOlu,olu,plum-tart-9\nMats,mats,xx_dragon_xx", ["plum-tart-9", "xx_dragon_xx"]),
+        ("hmac.new(bytes.fromhex('4a656665'), b'what', 'sha256')", []),
+        ("Key = 4a656665, HMAC-SHA-256 = 5bdcc146bf60754e6a042426089575c75a003f08", []),
+    ],
+)
+def test_cards_with_a_wrong_digit_and_columns_of_passwords_are_secrets_and_digests_are_none(text: str, secrets: list[str]) -> None:
+    left = redacted(text)
+    assert not any(secret in left for secret in secrets)
+    assert secrets or left == text
+
+
 def test_a_key_beside_a_user_name_is_a_secret_in_a_value_of_json_too() -> None:
     assert Redactor(KINDS).value({"username": "ann", "key": HEX}) == {"username": "ann", "key": "[redacted:password]"}
     assert Redactor(KINDS).value({"username": "ann", "key": "ArrowLeft"}) == {"username": "ann", "key": "ArrowLeft"}

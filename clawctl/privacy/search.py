@@ -233,8 +233,8 @@ class TextSearch:
 
     def _late_answers(self, question: str, text: str) -> list[Secret]:
         """Return what answers an earlier question. Other things were said since, so a word without a digit may answer those."""
-        found = (secret for finder in self._finders for secret in finder.find_answer(question, text))
-        late = [secret for secret in found if _LATE.search(text[secret.start : secret.end])]
+        answers = (secret for finder in self._finders for secret in finder.find_answer(question, text))
+        late = [secret for secret in answers if _LATE.search(text[secret.start : secret.end])]
         self._thread.rules.update(secret.rule for secret in late)
         return merged(sorted(late, key=lambda secret: secret.start))
 

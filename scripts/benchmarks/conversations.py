@@ -137,17 +137,17 @@ def first_run_rows() -> list[Row]:
     """Conversations by an author who had not read the rules: secrets that are asked for or pasted, and harmless look-alikes. A
     secret counts as found if no message has it, a harmless conversation as redacted if any message changes. The rules were changed
     after the first run, whose rows docs/benchmarks.md keeps."""
-    found = secrets = redacted = harmless = 0
+    hidden = secrets = redacted = harmless = 0
     for line in map(orjson.loads, (Path(__file__).parent / "conversations_first_run.jsonl").read_text().splitlines()):
         clean = Redactor(PrivacyConfig().redact).messages(line["messages"])
         words = "\n".join(str(message["content"]) for message in clean)
-        found += sum(secret not in words for secret in line["secrets"])
+        hidden += sum(secret not in words for secret in line["secrets"])
         secrets += len(line["secrets"])
         harmless += not line["secrets"]
         redacted += not line["secrets"] and clean != line["messages"]
     case = "thirteenth author: conversations"
     return [
-        Row(case, "recall", found / secrets, "share"),
+        Row(case, "recall", hidden / secrets, "share"),
         Row(case, "false_positive_rate", redacted / harmless, "share"),
         Row(case, "secrets", secrets, "secrets"),
     ]

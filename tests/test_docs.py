@@ -11,6 +11,7 @@ from clawctl.config import Recipe, known_keys, load_recipe
 from scripts.benchmarks import results
 from scripts.reference import PAGES
 from tests import forked
+from tests.extension import ALL, needs
 
 ROOT = Path(__file__).parent.parent
 COMMAND = re.compile(r"^\s*(?:\S+/)?clawctl (.+?)(?:\s+#.*)?$", re.MULTILINE)
@@ -24,6 +25,7 @@ def commands_in(page: Path) -> list[str]:
     return [match.group(1).rstrip("\\").strip() for block in shell for match in COMMAND.finditer(block)]
 
 
+@needs(*ALL)
 @pytest.mark.parametrize("page", PAGES)
 def test_generated_pages_are_fresh(page: str) -> None:
     assert (ROOT / "docs" / "reference" / page).read_text() == PAGES[page](), "run: .venv/bin/python -m scripts.reference"
@@ -33,6 +35,7 @@ def test_the_page_of_benchmarks_is_fresh() -> None:
     assert results.PAGE.read_text() == results.page(*results.load()), "run: scripts/bench results"
 
 
+@needs(*ALL)
 def test_every_command_in_the_documents_parses() -> None:
     commands = {(page.name, command) for page in PROSE for command in commands_in(page)}
     assert any(page == "README.md" for page, _ in commands)
@@ -50,6 +53,7 @@ def test_every_command_in_the_documents_parses() -> None:
                 assert word.split("=")[0] in options[stage], f"{page}: clawctl {command}: unknown {word}"
 
 
+@needs(*ALL)
 def test_files_named_in_the_documents_exist() -> None:
     for page in [*PROSE, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text()):

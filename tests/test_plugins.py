@@ -8,6 +8,7 @@ from clawctl.config import CollectConfig, JudgeConfig, TrainConfig
 from clawctl.errors import ClawError
 from clawctl.judge.custom import CustomJudge, load_reward_model
 from clawctl.plugins import GENERATE, LOSS, ROLLOUT, USUAL, LossSettings, load_function
+from tests.extension import needs
 
 
 def write(folder: Path, code: str) -> str:
@@ -16,6 +17,7 @@ def write(folder: Path, code: str) -> str:
     return str(path)
 
 
+@needs("migrate")
 def test_a_section_is_read_like_a_mapping_and_by_the_names_of_other_systems() -> None:
     judge, prm = JudgeConfig(votes=5), JudgeConfig(prm="there")
     assert judge["votes"] == judge.get("votes") == judge["majority_vote_n"] == judge["num_judges"] == judge.votes == 5
@@ -29,6 +31,7 @@ def test_a_section_is_read_like_a_mapping_and_by_the_names_of_other_systems() ->
     assert CollectConfig()["session_timeout"] == 3600
 
 
+@needs("migrate")
 def test_the_settings_of_a_loss_are_read_in_the_same_ways() -> None:
     settings = LossSettings(TrainConfig(lr=0.5), None, None, None, 7, 1)  # type: ignore[arg-type]
     assert (settings["count"], settings.get("learning_rate"), settings.lr, settings["lr"]) == (7, 0.5, 0.5, 0.5)
@@ -38,6 +41,7 @@ def test_the_settings_of_a_loss_are_read_in_the_same_ways() -> None:
         _ = settings.xyzzy
 
 
+@needs("migrate")
 @pytest.mark.parametrize(
     "code",
     [
@@ -83,6 +87,7 @@ def test_a_module_path_is_answered_with_the_file_and_the_name() -> None:
     assert "my/plugins.py:compute_loss" in caught.value.fix
 
 
+@needs("migrate")
 def test_a_loss_is_found_by_its_usual_name(tmp_path: Path) -> None:
     code = "def compute_loss(policy_logits, reference_logits, rewards, advantages, config):\n    return config['learning_rate']"
     assert load_function(write(tmp_path, code), "train.custom_loss", LOSS)(0, 0, 0, 0, TrainConfig()) == 1e-5

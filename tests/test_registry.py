@@ -7,6 +7,7 @@ import pytest
 
 from clawctl.errors import ClawError
 from clawctl.registry import Registry, points
+from tests.extension import needs
 
 SUITES: Registry[object] = Registry("suite", "clawctl.test_suites", {"ours": "os.path:join"})
 
@@ -60,6 +61,7 @@ def test_a_seam_without_any_implementation_says_so() -> None:
     assert refused.value.fix == "use a file.py:name, or install a package with the entry point clawctl.test_launchers: slurm"
 
 
+@needs("tinker")
 def test_a_package_that_calls_itself_clawctl_replaces_no_extension(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = tmp_path / "clawctl-99.0.dist-info"
     info.mkdir()

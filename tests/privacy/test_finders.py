@@ -14,6 +14,7 @@ from clawctl.errors import ClawError
 from clawctl.privacy.finders import DEFAULT, FINDERS
 from clawctl.privacy.redaction import redactor_of
 from clawctl.privacy.search import NAMED
+from tests.extension import needs
 
 BADGES = """
 import re
@@ -36,6 +37,7 @@ def badges(tmp_path: Path) -> str:
     return f"{tmp_path / 'badges.py'}:BADGES"
 
 
+@needs("secrets")
 def test_a_finder_of_the_user_replaces_clawctls_own_or_joins_it(badges: str) -> None:
     alone, both = (redactor_of(PrivacyConfig(finders=names)) for names in ([badges], ["rules", badges]))
     assert alone.text(TEXT) == "[redacted:token] opens it, and my password is hunter2!x"
@@ -44,6 +46,7 @@ def test_a_finder_of_the_user_replaces_clawctls_own_or_joins_it(badges: str) -> 
     assert both.value({"password": "hunter2!x"}) == {"password": "[redacted:password]"}
 
 
+@needs("secrets")
 def test_a_finder_of_the_user_searches_escaped_and_encoded_text_too(badges: str) -> None:
     redactor = redactor_of(PrivacyConfig(finders=["rules", badges]))
     assert redactor.text("it is badge-\\u0030\\u00304711 now") == "it is [redacted:token] now"
@@ -72,6 +75,7 @@ def test_a_finders_span_beyond_the_text_hides_nothing_that_another_finder_found(
     assert both == f"[redacted:token]{alone[3:-1]}[redacted:token]"
 
 
+@needs("secrets")
 def test_a_finder_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ClawError, match=r"privacy\.finders: there is no finder 'rulez'"):
         redactor_of(PrivacyConfig(finders=["rulez"]))
@@ -116,6 +120,7 @@ print(harmless("a message"), fields.by_api())
     assert (done.returncode, done.stdout) == (0, "a message {'chat': {'color': 1}}\n"), done.stderr
 
 
+@needs("secrets")
 def test_a_log_line_compiles_few_of_the_expressions() -> None:
     code = """
 import gc

@@ -17,6 +17,7 @@ swap is measured. A person sends a request, reads the answer and waits before th
 """
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -48,6 +49,7 @@ _BATCH, _STEPS, _VOCABULARY = 2, 800, 1000
 _DEVICES = ("cpu", "cuda")
 _START_S = 600.0
 _ANSWERS = 5  # before the trainer starts
+_WHOLE = 2  # steps at least, so that memory is seen at its peak
 
 
 @dataclass(slots=True)
@@ -109,7 +111,7 @@ def measure(folder: Path, model: str, device: str, seconds: float, think: float)
 
 
 def measure_memory(folder: Path, model: str, device: str, seconds: float) -> list[Row]:
-    """The largest memory of all processes of both stages together, what answers and steps take."""
+    """The largest memory of all processes of both stages together, and the processor time of an answer and of a step."""
     rows, totals = list[Row](), dict[str, float]()
     for case, one_copy in (("never", "never"), ("shared", "auto"), ("one", "always")):
         recipe = write_recipe(folder / f"{case}.yaml", model, device, "always", one_copy)
@@ -118,21 +120,24 @@ def measure_memory(folder: Path, model: str, device: str, seconds: float) -> lis
             wait_until(run.server.exists, _START_S, "the server did not start", serve)
             person = Person()
             ask(run, recipe, Person())  # warms up
+            before_answers = processor_s(serve.pid)
             for _ in range(_ANSWERS):
                 ask(run, recipe, person)
+            answer_s = (processor_s(serve.pid) - before_answers) / _ANSWERS
             with stage("train", run, recipe, device) as train:
                 wait_until(run.steps.exists, _START_S, "no step was made", train)
                 before, end, largest = steps_made(run), time.monotonic() + seconds, [0.0, 0.0]
-                while time.monotonic() < end:
+                before_steps = processor_s(train.pid)
+                while time.monotonic() < end or steps_made(run) < before + _WHOLE:
                     time.sleep(1)
                     present = [sum(map(memory_mb, family(process.pid))) for process in (serve, train)]
                     largest = max(largest, present, key=sum)
-                made = steps_made(run) - before
+                step_s = (processor_s(train.pid) - before_steps) / (steps_made(run) - before)
         totals[case] = sum(largest)
         rows += [Row(case, f"{name}_mb", value, "MB") for name, value in zip(("serve", "train"), largest, strict=True)]
         rows += [
-            Row(case, "answer_s", person.asking_s / _ANSWERS, "s"),
-            Row(case, "steps_per_minute", 60 * made / seconds, "1/min"),
+            Row(case, "answer_processor_s", answer_s, "s, at most 24 tokens"),
+            Row(case, "step_processor_s", step_s, "s, 2 turns"),
         ]
         rows += [Row(case, "refused_requests", person.refused, "")]
     shared = [case for case in totals if case != "never"]
@@ -239,6 +244,12 @@ def family(pid: int) -> list[int]:
     """A process and its descendants."""
     below = [int(child) for task in Path(f"/proc/{pid}/task").glob("*") for child in (task / "children").read_text().split()]
     return [pid, *(pid_below for child in below for pid_below in family(child))]
+
+
+def processor_s(pid: int) -> float:
+    """Seconds of processor time that a process and its living descendants have used."""
+    times = [Path(f"/proc/{member}/stat").read_text().rpartition(")")[2].split()[11:13] for member in family(pid)]
+    return sum(int(user) + int(system) for user, system in times) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> float:

@@ -13,6 +13,7 @@ from clawctl.config import Recipe
 from clawctl.engines.embedded.llama import Llama
 from clawctl.errors import ClawError
 from clawctl.lent_weights import borrow, lend
+from clawctl.trainers.local import head
 from clawctl.trainers.local.batches import make_microbatch
 from clawctl.trainers.local.loading import load_causal, put_lent
 from clawctl.trainers.local.model import PolicyModel, load_policy
@@ -71,6 +72,22 @@ def test_an_adapter_over_the_weights_in_the_files_has_the_bits_of_one_over_a_flo
     for ours, theirs in zip(computed(shared), computed(copied), strict=True):
         assert torch.equal(ours, theirs)
     assert shared.canary() == copied.canary()
+
+
+def test_a_large_head_of_16_bits_is_widened_in_pieces_and_has_the_logprobs_and_gradients_of_one_in_float32() -> None:
+    torch.manual_seed(0)
+    narrow, hidden = nn.Linear(64, 70_000, bias=False, dtype=torch.bfloat16).requires_grad_(False), torch.randn(3, 64)
+    wide = nn.Linear(64, 70_000, bias=False)
+    wide.weight = nn.Parameter(narrow.weight.float(), requires_grad=False)
+    assert narrow.weight.numel() > head.WIDENED
+    results = []
+    for projection in (narrow, wide):
+        states = hidden.clone().requires_grad_()
+        logprobs = head.token_logprobs(states, projection, torch.tensor([1, 69_999, 7]), torch.tensor([1.0, 0.5, 1.0]))
+        logprobs.sum().backward()
+        results.append((logprobs.detach(), states.grad))
+    torch.testing.assert_close(results[0][0], results[1][0])
+    torch.testing.assert_close(results[0][1], results[1][1])
 
 
 def test_the_matrices_stay_in_the_memory_of_the_files_after_passes_and_a_canary(model_16: Path) -> None:

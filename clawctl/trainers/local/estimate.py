@@ -147,7 +147,7 @@ def needs_of(recipe: Recipe, ranks: Ranks) -> Needs:
     device = {field.name: size for field in fields(needed) if (size := getattr(needed, field.name))}
     if ranks.device.type != "cuda":
         if shares_files(recipe, ranks.device.type) and causal.config.dtype != torch.float32:  # None: as most models, 16 bits
-            device["weights"] += 4 * shape.vocabulary * shape.hidden - 4 * shape.weights  # the largest matrix while it is used
+            device["weights"] += 4 * shape.vocabulary * shape.hidden - 4 * shape.weights  # the head, of the canary
             device[ONCE] = 2 * shape.weights
         return Needs(device, {"process": PROCESS}, note=experts)
     host = {"processes": PROCESS * ranks.world}

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from clawctl.trainers.local.batches import Masks
 
 LOGITS_AT_ONCE = 2**25  # float32 logits in memory at a time: 128 MiB
+WIDENED = 2**22  # numbers of a head in 16 bits that are in float32 at a time: 16 MiB
 
 
 def token_logprobs(
@@ -72,11 +73,11 @@ class _ChunkedLogprobs(torch.autograd.Function):
         size: int,
     ) -> Tensor:
         ctx.size, ctx.masks, ctx.weight_dtype = size, masks, weight_VD.dtype
-        wide_VD, bias_V = weight_VD.to(hidden_ND.dtype), None if bias_V is None else bias_V.to(hidden_ND.dtype)
+        used_VD, bias_V = _used(weight_VD, hidden_ND.dtype), None if bias_V is None else bias_V.to(hidden_ND.dtype)
         logprobs_NK = hidden_ND.new_empty(ids_NK.shape, dtype=torch.float32)
         total_N = hidden_ND.new_empty(len(hidden_ND), dtype=torch.float32)
         for at in _slices(len(hidden_ND), size):
-            logits = _logits(hidden_ND[at], wide_VD, bias_V, temperature_N[at], masks, at)
+            logits = _logits(hidden_ND[at], used_VD, bias_V, temperature_N[at], masks, at)
             total_N[at] = logits.logsumexp(1)
             logprobs_NK[at] = logits.gather(1, ids_NK[at]) - total_N[at, None]
         ctx.save_for_backward(hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N)
@@ -86,7 +87,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden_ND, weight_VD, bias_V, ids_NK, temperature_N, total_N = ctx.saved_tensors
         wants_hidden, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        weight_VD = weight_VD.to(hidden_ND.dtype)
+        weight_VD = _used(weight_VD, hidden_ND.dtype)
         d_hidden = torch.empty_like(hidden_ND) if wants_hidden else None
         d_weight = torch.zeros_like(weight_VD, dtype=torch.float32) if wants_weight else None  # chunks are summed in float32
         d_bias = torch.zeros_like(bias_V, dtype=torch.float32) if wants_bias else None
@@ -101,7 +102,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 d_bias += chunk.sum(0)
             chunk = chunk.to(hidden_ND.dtype)
             if d_hidden is not None:
-                d_hidden[at] = chunk @ weight_VD
+                d_hidden[at] = sum(chunk[:, rows] @ weight_VD[rows].to(chunk.dtype) for rows in _rows(weight_VD, chunk.dtype))
             if d_weight is not None:
                 _add_product(d_weight, chunk, hidden_ND[at])
         summed = (None if total is None else total.to(ctx.weight_dtype) for total in (d_weight, d_bias))
@@ -111,8 +112,24 @@ class _ChunkedLogprobs(torch.autograd.Function):
 def _logits(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, temperature_N: Tensor, masks: Masks | None, at: slice
 ) -> Tensor:
-    logits = nn.functional.linear(hidden_ND, weight_VD, bias_V).float().div_(temperature_N[:, None])
+    if weight_VD.dtype == hidden_ND.dtype:
+        logits = nn.functional.linear(hidden_ND, weight_VD, bias_V)
+    else:
+        logits = hidden_ND.new_empty(len(hidden_ND), len(weight_VD))
+        for rows in _rows(weight_VD, hidden_ND.dtype):
+            bias = None if bias_V is None else bias_V[rows]
+            logits[:, rows] = nn.functional.linear(hidden_ND, weight_VD[rows].to(hidden_ND.dtype), bias)
+    logits = logits.float().div_(temperature_N[:, None])
     return logits if masks is None else masks.fill_(logits, at)
+
+
+def _used(weight_VD: Tensor, dtype: torch.dtype) -> Tensor:
+    """The matrix in the dtype of a product, unless that is larger: it is then widened piece by piece."""
+    return weight_VD if dtype.itemsize > weight_VD.dtype.itemsize else weight_VD.to(dtype)
+
+
+def _rows(weight_VD: Tensor, dtype: torch.dtype) -> Iterator[slice]:
+    return _slices(len(weight_VD), len(weight_VD) if weight_VD.dtype == dtype else max(1, WIDENED // weight_VD.shape[1]))
 
 
 def _allowed(logits_NV: Tensor, masks: Masks | None, at: slice) -> Tensor:

@@ -1,4 +1,4 @@
-"""Each extension can be lifted out: what is left works, and no other test needs it.
+"""Each extension can be lifted out: commands and recipes work without it, and no other test imports it.
 
 `python -m scripts.without NAME` runs all other tests without an extension."""
 

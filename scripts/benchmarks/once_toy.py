@@ -350,7 +350,7 @@ def are_over(circle: Circle, people: Sequence[Person], steps: int) -> bool:
         for note in notes_of(circle, person):
             if not note.practise:  # being told costs right answers; these people want it all the same
                 change_note(circle.run, person.name, note.id, practise=True)
-    return all(is_over(note, steps) for person in people for note in notes_of(circle, person))
+    return all(is_over(note, steps) for person in people for note in notes_of(circle, person) if note.in_force)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,8 @@ def _check_distinct(gpus: list[int]) -> list[int]:
 
 
 GpuNumbers = Annotated[list[int], AfterValidator(_check_distinct)]
-When = Literal["always", "idle"] | Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
+Hours = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
+When = Literal["always", "idle"] | Hours
 
 
 def _check_origin(origin: str) -> str:

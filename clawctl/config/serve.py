@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 from pydantic_core import PydanticCustomError
 
-from clawctl.config.section import GpuNumbers, HttpUrl, Origin, Section
+from clawctl.config.section import GpuNumbers, Hours, HttpUrl, Origin, Section
 
 
 class LimitsConfig(Section):
@@ -148,6 +148,11 @@ class ServeConfig(Section):
     """Limits on client requests."""
     drain_s: float = Field(120.0, ge=0)
     """Seconds that running requests have to finish after SIGTERM. After that, they are ended and captured as cancelled."""
+    sleep: Hours | None = None
+    """Hours of the day (`"01:00-06:00"`, local time) in which the engine sleeps while nobody asks anything, so that vLLM leaves its
+    memory on a GPU to training. The first request wakes it, and waits until it is awake. Unset: never."""
+    sleep_idle_s: float = Field(60.0, ge=0)
+    """Seconds without a request before the engine sleeps."""
     drain_notice_s: float = Field(0.0, ge=0)
     """Seconds after SIGTERM in which the server still accepts requests while `/health/ready` returns 503. This lets a load balancer
     notice."""

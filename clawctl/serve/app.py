@@ -49,6 +49,7 @@ from clawctl.serve.request_context import RequestContext, extra_headers, json_re
 from clawctl.serve.request_sizes import largest_body, parse
 from clawctl.serve.routes import context_of, no_compaction, normalised_path, not_found, presented_key
 from clawctl.serve.service_info import ServiceInfo
+from clawctl.serve.sleeping import Sleeping
 from clawctl.serve.stored_responses import RESPONSES, StoredResponses
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.work_queues import WorkQueues
@@ -95,6 +96,7 @@ class Gateway:
         self._episode_secret, self._retries = episode_secret(run), episodes.Retries()
         self._recent = RecentAnswers() if recipe.serve.splice else None
         self._running: dict[Answer, set[str]] = {}  # with the names of the keys that it ends with
+        self.sleeping = Sleeping(recipe.serve.sleep, recipe.serve.sleep_idle_s, versions, lambda: len(self._running))
         self.defaults = Defaults(recipe, versions)
         self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults, self._activity)
         self._routes = {
@@ -213,7 +215,8 @@ class Gateway:
     # ---- one request ------------------------------------------------------------------------------------------------------
 
     async def _generate(self, http_request: Request, context: RequestContext) -> Response | EventStream | episodes.Replay:
-        with ExitStack() as resources:
+        with self.sleeping.asking(), ExitStack() as resources:
+            await self.sleeping.wake()
             request, writer = await self._read(http_request, context, resources), _WRITERS[context.api]
             if context.api == "responses":
                 request = self._stored.continued(context.key, request)
@@ -360,7 +363,8 @@ class Gateway:
         live = self._versions.live
         max_bytes = largest_body(self._limits.body_mb, live.max_context, images=False)
         raw = await self._intake.raw(http_request, context.key, max_bytes, self._limits.body_values)
-        with self._concurrency.count_request(context.key):
+        with self._concurrency.count_request(context.key), self.sleeping.asking():
+            await self.sleeping.wake()
             return json_response(await score(self._versions, raw, context.key))
 
     async def _control(self, http_request: Request, context: RequestContext) -> Response:

@@ -123,6 +123,7 @@ async def _serve(
         keeping.append(asyncio.ensure_future(versions.live.keep(up)))
         keeping[0].add_done_callback(ended)
         keeping.append(asyncio.ensure_future(gateway.end_revoked()))
+        keeping.append(asyncio.ensure_future(gateway.sleeping.keep()))
 
     def ended(task: asyncio.Task[None]) -> None:
         server.should_exit = True  # no request can be answered; the supervisor of this process restarts it

@@ -91,7 +91,7 @@ class ServiceInfo:
             return "draining"
         if self._versions.live.failure() is not None:
             return "the engine has stopped"
-        return self._versions.live.waiting_for()
+        return None if self._versions.asleep else self._versions.live.waiting_for()  # a request wakes a sleeping one
 
     async def alive(self, request: Request, context: RequestContext) -> Response:
         """Liveness: the process answers, so it need not be restarted."""

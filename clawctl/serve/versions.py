@@ -55,6 +55,7 @@ class Versions:
         self._served = 0  # the version that went live last
         self._sharing = Sharing(run, live)
         self.people: People | None = None  # unless `policies.per` is `shared`
+        self.asleep = False  # whether the engine sleeps until a request comes (`serve.sleep`)
 
     async def begin(self, request: GenerationRequest, stack: AsyncExitStack, shared: bool = False) -> list[Reply]:
         """Start the replies to a request. `NAME@3` is answered by version 3 only, even while 3 is live: a swap must not affect it.

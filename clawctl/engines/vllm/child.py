@@ -164,6 +164,8 @@ def arguments(recipe: Recipe) -> list[str]:
         chosen += ["--structured-outputs-config.backend", "guidance"]
     if "<think>" in template and "enable_thinking" in template:
         chosen += ["--reasoning-parser", "qwen3"]
+    if recipe.serve.sleep is not None:
+        chosen.append("--enable-sleep-mode")
     if recipe.train.lora is not None:
         rank = next((rank for rank in _RANKS if rank >= recipe.train.lora.rank), _RANKS[-1])
         at_once = str(recipe.adapters_beside_live + 2)  # the live version, and one that the run itself requests

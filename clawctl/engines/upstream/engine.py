@@ -96,7 +96,7 @@ class Upstream:
         plain = Client(root, key, proxy=proxy_for(root))
         self._client = Multiplexed(plain)
         self._control = SglangControl(root, key) if server.kind == "sglang" else Control(root, key, server.reload)
-        self._masks_strict = server.kind != "openai" and forms is None
+        self._forms, self._masks_strict = forms, server.kind != "openai" and forms is None
         self._splicer = None if tokenizer is None else Splicer(tokenizer, plain, forms, recipe.serve.splice)
         self._probed: ProbeResult | None = None
         self._logged: list[str] = []  # log lines about missing features

@@ -15,6 +15,21 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTENSIONS = sorted(folder.name for folder in (ROOT / "clawctl" / "extensions").iterdir() if (folder / "__init__.py").is_file())
 # The finder of an editable installation would find the folders that are left out. Python runs this file in each process.
 _NO_FINDER = 'import sys\n\nsys.meta_path = [finder for finder in sys.meta_path if "__editable__" not in str(finder)]\n'
+# In place of the extension `secrets`, without which a server that redacts does not start: a package whose finder finds nothing.
+_NO_SECRETS = {
+    "finds_nothing.py": """from clawctl.privacy.finders import Finder
+
+
+class FindsNothing(Finder):
+    def find(self, text, kinds):
+        return ()
+
+
+RULES = FindsNothing()
+""",
+    "finds_nothing-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: finds-nothing\nVersion: 1\n",
+    "finds_nothing-1.dist-info/entry_points.txt": "[clawctl.finders]\nrules = finds_nothing:RULES\n",
+}
 
 
 def copy_without(names: list[str], folder: Path) -> dict[str, str]:
@@ -25,7 +40,9 @@ def copy_without(names: list[str], folder: Path) -> dict[str, str]:
         if not file.startswith(tuple(left_out)) and (ROOT / file).is_file():
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / file, folder / file)
-    (folder / "sitecustomize.py").write_text(_NO_FINDER)
+    for name, text in {"sitecustomize.py": _NO_FINDER, **(_NO_SECRETS if "secrets" in names else {})}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 

@@ -11,6 +11,7 @@ from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.model_files import tokenizer_fingerprint
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_origin, read_turns
+from tests.extension import needs
 
 CODE = """
 from clawctl.plugins import Generation
@@ -112,6 +113,7 @@ def test_code_of_another_shape_is_refused_with_the_expected_one(
     assert turns_of(run) == []
 
 
+@needs("secrets")
 def test_a_secret_of_an_episode_is_never_written_and_its_turn_not_trained(run: RunDir, tmp_path: Path) -> None:
     collect_custom(run, Recipe(), spec(tmp_path, "with_a_key"), spec(tmp_path, "generate"), 1)
     (turn,) = turns_of(run)

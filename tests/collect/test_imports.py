@@ -20,6 +20,7 @@ from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run, published
 from clawctl.run.rows import Turn
 from tests import forked
+from tests.extension import needs
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ MANUAL = {
 KEY = "sk-proj-abcdEFGH1234567890abcdEFGH1234567890abcdEFGH12"
 
 
+@needs("secrets")
 def test_a_secret_in_a_file_is_taken_out_before_anything_is_written_and_its_turn_is_not_trained(run, tmp_path) -> None:
     calls = [{"id": "c1", "type": "function", "function": {"name": "login", "arguments": json.dumps({"note": KEY})}}]
     secrets = [
@@ -82,6 +84,7 @@ def test_a_secret_in_a_file_is_taken_out_before_anything_is_written_and_its_turn
     assert b"abcdEFGH" not in (tmp_path / "out.jsonl").read_bytes()
 
 
+@needs("secrets")
 def test_the_recipe_decides_what_is_redacted(tmp_path) -> None:
     file = tmp_path / "turns.jsonl"
     file.write_bytes(orjson.dumps({"prompt": f"jane@example.org has {KEY}", "completion": "ok"}))

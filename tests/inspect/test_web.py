@@ -29,6 +29,7 @@ from clawctl.run.progress import StepReport, report
 from clawctl.run.rows import Feedback, Policy
 from clawctl.run.shards import write_turns, write_verdicts
 from scripts.benchmarks.web_run import HOSTILE, VERSIONS, make_run, turn
+from tests.extension import needs
 from tests.inspect.example_run import verdict
 from tests.waiting import until
 
@@ -146,6 +147,7 @@ def test_every_version_is_marked_over_time_and_the_gate_is_told_in_words(site: S
     assert "e-value for worse 0.4" in page
 
 
+@needs("secrets")
 def test_notes_are_added_retired_and_put_back_on_their_page(tmp_path: Path) -> None:
     site = Site(make_run(tmp_path / "run", 4))
     assert "Nobody has said a wish yet" in site.text("/notes")

@@ -14,6 +14,7 @@ from clawctl.run.directory import RunDir
 from clawctl.run.feedback import FeedbackFile
 from clawctl.run.notes import add_note, read_notes
 from clawctl.run.rows import Feedback, Turn
+from tests.extension import needs
 from tests.judge.judging import recipe, verdicts_of
 from tests.judge.made_turns import reply, shard, turn
 from tests.judge.test_rules import CODEX
@@ -115,6 +116,7 @@ def test_a_comment_that_comes_while_the_judge_works_is_asked_about(run, serving)
     assert notes(run) == [("Answer in German.", "new")]
 
 
+@needs("secrets")
 def test_a_secret_in_a_wish_is_not_written_down(run, serving) -> None:
     key = "ghp_" + "Abcdefgh1234Klmnopqr5678Stuvwxyz9012"
     judged(run, serving, answering(kind("fact", f"my key is {key}", f"The person's key is {key}.")), reply(f"No, my key is {key}"))

@@ -11,6 +11,7 @@ from clawctl.config import PrivacyConfig, Recipe
 from clawctl.privacy.prompt_ids import occurrences
 from clawctl.privacy.redaction import Redactor
 from scripts.benchmarks.conversations import ASKED, NOT_SECRET, rows
+from tests.extension import needs
 from tests.privacy.made import exchange
 
 ALWAYS = Recipe().privacy.redact
@@ -47,6 +48,7 @@ def users(*texts: str) -> Said:
     return [{"role": ("user", "assistant")[number % 2], "content": text} for number, text in enumerate(texts)]
 
 
+@needs("secrets")
 @pytest.mark.parametrize(("question", "answer"), ASKED, ids=range(len(ASKED)))
 def test_what_is_told_after_a_question_for_it_is_a_secret(question: str, answer: str) -> None:
     _, _, message = Redactor(ALWAYS).messages(users("hi", question, answer))
@@ -62,6 +64,7 @@ def test_a_conversation_that_grows_is_redacted_as_one_that_is_read_whole(turns: 
         assert redactor.messages(said[:length]) == Redactor(ALWAYS).messages(said[:length]), length
 
 
+@needs("secrets")
 def test_a_message_that_was_clean_elsewhere_is_read_after_its_own_beginning() -> None:
     redactor = Redactor(ALWAYS)
     redactor.messages(users("hi", "How many?", "4829"))
@@ -99,6 +102,7 @@ def test_code_that_a_person_is_asked_for_is_no_secret(text: str) -> None:
     assert Redactor(ALWAYS).messages(said) == said
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     ("role", "text", "answer"),
     [
@@ -114,6 +118,7 @@ def test_an_assistant_that_is_asked_and_a_tool_that_asks_a_person_tell_secrets(r
     assert "[redacted:" in Redactor(ALWAYS).messages(said)[1]["content"]
 
 
+@needs("secrets")
 @pytest.mark.parametrize("between", [("wait, she looks for it", "No hurry."), ("which one?", "The one on the card.", "hm", "Yes.")])
 def test_a_question_stays_open_while_nothing_answers_it(between: tuple[str, ...]) -> None:
     said = users("hi", "What is the PIN of the card?", *between, "so, she has it: 3308")
@@ -128,6 +133,7 @@ def test_an_open_question_hides_no_words_and_no_small_numbers_and_ends_after_a_f
     assert Redactor(ALWAYS).messages(later) == later
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     ("question", "answer", "secret"),
     [
@@ -142,6 +148,7 @@ def test_digits_in_words_dictated_signs_and_names_are_answers(question: str, ans
     assert secret not in Redactor(ALWAYS).messages(users("hi", question, answer))[-1]["content"]
 
 
+@needs("secrets")
 def test_a_secret_beside_an_image_is_found() -> None:
     content = [
         {"type": "text", "text": "my PIN is"},
@@ -152,6 +159,7 @@ def test_a_secret_beside_an_image_is_found() -> None:
     assert clean["content"][2]["text"] == "[redacted:password]"
 
 
+@needs("secrets")
 def test_a_part_that_a_client_adds_asks_nothing_and_ends_no_question() -> None:
     added = {"type": "text", "text": "<system-reminder>" + "Say where the code is. " * 20 + "Use the code.</system-reminder>"}
     said = [{"role": "user", "content": [added, {"type": "text", "text": "run 48213 now"}]}]
@@ -169,6 +177,7 @@ def test_recorded_conversations_of_agents_lose_nothing() -> None:
     assert [messages for messages in conversations if Redactor(ALWAYS).messages(messages) != messages] == []
 
 
+@needs("secrets")
 def test_a_pasted_key_costs_its_own_tokens_and_the_turn_is_trained() -> None:
     redactor = Redactor(ALWAYS, decode=Letters())
     said = users(f"use {KEY} please")
@@ -189,6 +198,7 @@ def test_a_message_that_reads_like_a_question_for_its_secret_costs_no_other_turn
     assert (clean.untrainable_reason, clean.response["content"]) == (None, "I will use it.")
 
 
+@needs("secrets")
 def test_a_turn_whose_answer_holds_the_secret_is_not_trained() -> None:
     for answer in (f"I use {KEY}", "the PIN 4829 is right"):
         clean = sent(Redactor(ALWAYS, decode=Letters()), users(KEY, "Please enter your PIN.", "4829"), answer)
@@ -196,12 +206,14 @@ def test_a_turn_whose_answer_holds_the_secret_is_not_trained() -> None:
         assert "[redacted:" in clean.response["content"]
 
 
+@needs("secrets")
 def test_a_secret_that_the_template_writes_in_another_form_costs_the_ids() -> None:
     said = users(f"use {KEY} please")
     clean = sent(Redactor(ALWAYS, decode=Letters()), said, prompt=rendered(said).replace(KEY, " ".join(KEY)))
     assert (clean.prompt_ids, clean.untrainable_reason) == (None, "redacted")
 
 
+@needs("secrets")
 def test_a_secret_that_only_the_ids_hold_is_hidden_in_the_words_as_well() -> None:
     said = users("hunter4711x is what I use", "ok")
     clean = sent(Redactor(ALWAYS, decode=Letters()), said, prompt=f"<|note|>password: hunter4711x<|end|>{rendered(said)}")
@@ -209,6 +221,7 @@ def test_a_secret_that_only_the_ids_hold_is_hidden_in_the_words_as_well() -> Non
     assert "password: hunter4711x" not in "".join(map(chr, clean.prompt_ids))
 
 
+@needs("secrets")
 def test_the_benchmark_of_conversations_keeps_its_bars() -> None:
     measured = {row.metric: row.value for row in rows(200, seed=1)}
     zero = ("asked_then_told_kept", "ordinary_answers_hidden", "text_and_ids_disagree", "turns_lost_to_a_pasted_key")
@@ -255,6 +268,7 @@ def test_what_one_key_sends_displaces_nothing_that_another_key_sent() -> None:
     assert len(redactor._memories.by_key["mallory"].values) == 4
 
 
+@needs("secrets")
 def test_many_secrets_cost_the_ids_and_not_everybodys_time() -> None:
     """Each secret that the template writes in another form is looked for in all of the prompt, so their number is bounded."""
     draw = random.Random(1)

@@ -24,6 +24,7 @@ from scripts.benchmarks.hostile_redaction import (
     seconds,
     slope,
 )
+from tests.extension import needs
 from tests.privacy.made import exchange
 
 SMALL, LARGE = 24 << 10, 96 << 10  # characters
@@ -73,6 +74,7 @@ def test_every_building_block_is_quick() -> None:
     assert {block for block in slow if min(seconds(of_block(block)(16 << 10)) for _ in range(3)) > MAX_S / 4} == set()
 
 
+@needs("secrets")
 def test_a_secret_is_found_wherever_the_pieces_of_a_long_text_are_cut() -> None:
     key = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
     redactor = Redactor(KINDS)
@@ -84,6 +86,7 @@ def test_a_secret_is_found_wherever_the_pieces_of_a_long_text_are_cut() -> None:
         assert clean.count("[redacted:") == 2
 
 
+@needs("secrets")
 def test_a_private_key_longer_than_a_piece_is_taken_out_whole() -> None:
     body = "\n".join("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj" for _ in range(600))
     text = f"see\n-----BEGIN PRIVATE KEY-----\n{body}\n-----END PRIVATE KEY-----\nthe end"
@@ -93,6 +96,7 @@ def test_a_private_key_longer_than_a_piece_is_taken_out_whole() -> None:
     assert clean.endswith("the end")
 
 
+@needs("secrets")
 def test_other_keys_are_captured_while_a_long_text_is_looked_through(tmp_path: Path) -> None:
     """Twenty short exchanges of one key are all written before the long one of another key, which came first."""
     capture = Capture(tmp_path, PrivacyConfig())

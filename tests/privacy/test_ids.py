@@ -11,6 +11,7 @@ from clawctl.config import Recipe
 from clawctl.privacy.redaction import Redactor
 from clawctl.run.model_files import IdReader
 from scripts.benchmarks import hostile_ids
+from tests.extension import needs
 from tests.judge.made_turns import turn
 from tests.privacy.made import exchange
 
@@ -38,6 +39,7 @@ def captured(prompt: str, completion: str, redactor: Redactor) -> Any:
     return redactor.exchange(made)
 
 
+@needs("secrets")
 def test_ids_that_decode_to_a_secret_are_not_written_although_the_text_is_clean() -> None:
     redactor = Redactor(ALWAYS, decode=Letters())
     for prompt, completion in ((f"use {KEY}", "fine"), ("hi", f"take {KEY}"), (f"use {KEY[:20]}", KEY[20:])):
@@ -49,6 +51,7 @@ def test_ids_that_decode_to_a_secret_are_not_written_although_the_text_is_clean(
     assert bytes(kept.completion_ids) == b"fine"
 
 
+@needs("secrets")
 def test_a_history_that_is_sent_again_is_decoded_once() -> None:
     letters = Letters()
     redactor, history = Redactor(ALWAYS, decode=letters), "word " * 2000
@@ -64,6 +67,7 @@ def test_a_history_that_is_sent_again_is_decoded_once() -> None:
         assert captured(f"{history[:at]} {KEY}", "fine", redactor).prompt_ids is None
 
 
+@needs("secrets")
 def test_a_turn_of_own_code_is_looked_through_by_its_ids_too() -> None:
     original = turn([{"role": "user", "content": "hi"}], "fine", None, prompt_ids=ids(f"use {KEY}"))
     clean = redacted(original, Redactor(ALWAYS, decode=Letters()))
@@ -77,6 +81,7 @@ def test_without_a_tokenizer_nothing_is_decided(tmp_path: Path) -> None:
     assert reader([5, -1, 1 << 40]) == reader([5])
 
 
+@needs("secrets")
 def test_no_form_of_a_planted_secret_is_kept_by_a_real_server(tmp_path: Path) -> None:
     rows = {
         row.metric: row.value for row in hostile_ids.rows(argparse.Namespace(quick=True, seed=0), tmp_path) if row.case == "ids"
@@ -86,6 +91,7 @@ def test_no_form_of_a_planted_secret_is_kept_by_a_real_server(tmp_path: Path) ->
     assert rows["clean_captures_with_ids"] == 1
 
 
+@needs("secrets")
 def test_parts_of_every_kind_are_one_text() -> None:
     redactor = Redactor(ALWAYS)
     for parts in (
@@ -99,6 +105,7 @@ def test_parts_of_every_kind_are_one_text() -> None:
         assert KEY[14:] not in said
 
 
+@needs("secrets")
 def test_a_name_and_its_value_in_two_fields_belong_together() -> None:
     clean = Redactor(ALWAYS).value({"env": [{"name": "DB_PASSWORD", "value": "blauwolke"}, {"name": "MODE", "value": "blauwolke"}]})
     assert [variable["value"] for variable in clean["env"]] == ["[redacted:password]", "blauwolke"]

@@ -13,6 +13,7 @@ from clawctl.config import Recipe, dump_recipe
 from clawctl.config.variables import SAME
 from clawctl.privacy.finders import KINDS
 from clawctl.run.directory import RunDir
+from tests.extension import needs
 from tests.inspect.example_run import run as example
 
 __all__ = ["example"]
@@ -59,6 +60,7 @@ def test_the_variables_on_the_page_are_those_that_the_code_reads() -> None:
     assert sorted(name for name in read if name not in PAGE) == []
 
 
+@needs("secrets")
 def test_redaction_makes_no_network_calls() -> None:
     """Every connection and name look-up of Python passes this hook."""
     code = (

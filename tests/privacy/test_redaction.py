@@ -13,6 +13,7 @@ from clawctl.privacy.finders import KINDS
 from clawctl.privacy.memory import Memories
 from clawctl.privacy.redaction import RedactionFailed, Redactor
 from scripts.benchmarks.labelled_lines import labelled_lines
+from tests.extension import needs
 from tests.privacy.made import exchange
 
 KEY = "sk-" + "proj-" + "a1B2c3D4e5F6g7H8i9J0" * 2
@@ -37,6 +38,7 @@ def test_an_exchange_without_a_secret_is_written_as_it_is() -> None:
     assert Redactor(ALWAYS).exchange(plain) is plain
 
 
+@needs("secrets")
 @pytest.mark.parametrize("place", ["message", "response", "arguments", "tool result", "tools", "claim", "model"])
 def test_a_secret_leaves_no_byte_wherever_it_is(place: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "login", "arguments": f'{{"key": "{KEY}"}}'}}
@@ -59,6 +61,7 @@ def test_a_secret_leaves_no_byte_wherever_it_is(place: str) -> None:
     assert clean.untrainable_reason == "redacted"
 
 
+@needs("secrets")
 def test_a_session_whose_name_looks_like_a_secret_gets_a_unique_replacement_and_is_trained() -> None:
     """Clients name sessions by random ids of many forms, and no name of a session enters the prompt."""
     redactor = Redactor(ALWAYS)
@@ -78,6 +81,7 @@ def test_tokens_with_unknown_text_are_not_written() -> None:
     assert (clean.completion_ids, clean.logprobs, clean.untrainable_reason) == (None, None, None)
 
 
+@needs("secrets")
 def test_ids_are_removed_if_a_template_setting_holds_a_secret() -> None:
     original = exchange([user("hi")])
     clean = Redactor(ALWAYS).exchange(original, unwritten={"documents": [{"text": f"key {KEY}"}]})
@@ -85,6 +89,7 @@ def test_ids_are_removed_if_a_template_setting_holds_a_secret() -> None:
     assert Redactor(ALWAYS).exchange(original, unwritten={"enable_thinking": False}) is original
 
 
+@needs("secrets")
 def test_the_allowed_tokens_are_removed_with_the_ids() -> None:
     original = exchange([user("hi")], allowed="c2V0cw==")
     form = {"type": "json_schema", "json_schema": {"schema": {"enum": [KEY, "other"]}}}
@@ -109,6 +114,7 @@ def test_a_failure_does_not_quote_the_redacted_text() -> None:
 # ---- conversations are still recognised --------------------------------------------------------------------------------------
 
 
+@needs("secrets")
 def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_message() -> None:
     redactor = Redactor(ALWAYS)
     ours, theirs = f'{{"user":"ann","password":"{PASSWORD}"}}', f'{{ "password" : "{PASSWORD}", "user" : "ann" }}'
@@ -120,6 +126,7 @@ def test_a_message_that_comes_back_in_another_form_is_redacted_to_the_same_messa
     assert message_digest(first) == message_digest(second)
 
 
+@needs("secrets")
 def test_a_conversation_that_repeats_a_secret_is_still_one_conversation() -> None:
     """The user gives a password, the answer repeats it, and the client sends both again as text parts."""
     redactor, sessions = Redactor(ALWAYS), Sessions(3600)
@@ -145,12 +152,14 @@ def test_redacting_twice_changes_nothing_more() -> None:
         assert redactor.text(once) == once
 
 
+@needs("secrets")
 def test_arguments_of_a_tool_stay_json_even_where_a_number_was_secret() -> None:
     card = int("42" * 8)
     clean = Redactor(ALWAYS).value({"arguments": f'{{"card": {card}, "amount": 12.5}}'})
     assert orjson.loads(clean["arguments"]) == {"card": "[redacted:card]", "amount": 12.5}
 
 
+@needs("secrets")
 def test_a_secret_cut_into_two_parts_of_one_message_is_found() -> None:
     parts = [{"type": "text", "text": f"use {KEY[:12]}"}, {"type": "image_url"}, {"type": "text", "text": KEY[12:] + " please"}]
     clean = Redactor(ALWAYS).value(user(parts))["content"]
@@ -178,6 +187,7 @@ def test_memory_of_one_key_holds_at_most_a_mebibyte_of_replacements() -> None:
     assert memory.get(bytes([39])) is not None
 
 
+@needs("secrets")
 def test_json_nested_too_deeply_to_walk_is_looked_through_as_text() -> None:
     value: Any = KEY
     for _ in range(150):

@@ -6,6 +6,7 @@ import pytest
 
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.static_text import KEYS, Recurring
+from tests.extension import needs
 from tests.privacy.made import exchange
 
 ALWAYS = ("api_key", "token", "password", "private_key", "card")
@@ -29,11 +30,13 @@ def system(text: str) -> dict[str, Any]:
     return {"messages": [{"role": "system", "content": text}, {"role": "user", "content": "hi"}]}
 
 
+@needs("secrets")
 def test_the_name_of_a_parameter_is_no_secret_in_the_descriptions_of_the_same_tools() -> None:
     assert sent(Redactor(ALWAYS), "anna", tools=tools(PROSE, "shellid")) is None
     assert sent(Redactor(ALWAYS), "anna", tools=tools(PROSE, "other")) == "redacted"
 
 
+@needs("secrets")
 def test_ids_that_repeat_an_accepted_text_cost_no_turn() -> None:
     redactor = Redactor(ALWAYS, decode=lambda ids: PROSE)
     assert sent(redactor, "anna", tools=tools(PROSE, "shellid")) is None
@@ -49,6 +52,7 @@ def test_what_is_accepted_in_a_system_message_is_accepted_in_the_ids_of_later_tu
     assert sent(redactor, "anna", messages=later, tools=offered, prompt_ids=[5]) is None
 
 
+@needs("secrets")
 def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> None:
     redactor = Redactor(ALWAYS)
     reasons = [sent(redactor, f"key{number}", tools=tools(PROSE)) for number in range(KEYS + 1)]
@@ -56,6 +60,7 @@ def test_plain_words_that_several_keys_send_in_their_tools_are_no_secret() -> No
     assert sent(redactor, "key0", tools=tools(PROSE)) is None
 
 
+@needs("secrets")
 def test_one_key_counts_once_however_many_sessions_it_has() -> None:
     """Repeating another user's secret does not exempt it from redaction, and one user's text alone never recurs."""
     redactor = Redactor(ALWAYS)
@@ -65,6 +70,7 @@ def test_one_key_counts_once_however_many_sessions_it_has() -> None:
     assert sent(redactor, "anna", tools=tools(PROSE)) == "redacted"
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     "text",
     [
@@ -84,6 +90,7 @@ def test_nothing_that_may_be_a_secret_is_let_through_however_many_keys_send_it(t
         assert sent(redactor, f"key{number}", tools=tools(text)) == "redacted"
 
 
+@needs("secrets")
 def test_a_password_in_instructions_that_a_team_shares_stays_a_secret() -> None:
     redactor = Redactor(ALWAYS)
     for number in range(KEYS + 2):
@@ -91,6 +98,7 @@ def test_a_password_in_instructions_that_a_team_shares_stays_a_secret() -> None:
         assert sent(redactor, f"key{number}", **system('config: password = "blauwolke"')) == "redacted"
 
 
+@needs("secrets")
 def test_a_text_that_is_static_for_many_stays_a_secret_in_a_conversation() -> None:
     redactor = Redactor(ALWAYS)
     for number in range(KEYS):
@@ -100,6 +108,7 @@ def test_a_text_that_is_static_for_many_stays_a_secret_in_a_conversation() -> No
     assert sent(redactor, "key0", messages=said) == "redacted"
 
 
+@needs("secrets")
 def test_another_sentence_around_the_same_word_begins_anew() -> None:
     redactor = Redactor(ALWAYS)
     for number in range(KEYS):
@@ -118,6 +127,7 @@ def test_the_memory_of_accepted_texts_is_bounded_and_dropped_texts_are_redacted_
     assert b"text" not in b"".join(recurring._keys_by_finding)
 
 
+@needs("secrets")
 def test_a_redacted_turn_names_the_rule_and_the_place() -> None:
     redactor = Redactor(ALWAYS)
 
@@ -137,6 +147,7 @@ def test_a_redacted_turn_names_the_rule_and_the_place() -> None:
     )
 
 
+@needs("secrets")
 def test_a_text_that_the_user_names_is_no_secret() -> None:
     redactor = Redactor(ALWAYS, not_secrets=["hunter2!", "blauwolke7"])
     assert redactor.text("password: hunter2! and password: hunter3!") == "password: hunter2! and password: [redacted:password]"

@@ -22,6 +22,7 @@ from clawctl.run.notes import add_note, change_note, read_notes
 from clawctl.run.retention import Stored, choose, expire
 from clawctl.serve.capture import Capture
 from tests import forked
+from tests.extension import needs
 from tests.inspect.example_run import run as example
 from tests.privacy.made import exchange
 from tests.serve.served import Server, build_model
@@ -96,6 +97,7 @@ def test_an_exchange_that_cannot_be_looked_through_is_lost_and_counted_not_writt
     assert (capture.written, capture.lost) == (1, 1)
 
 
+@needs("secrets")
 def test_a_served_secret_reaches_the_client_but_no_file(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         server.say(f"{MARKER}: log in with {KEY}")

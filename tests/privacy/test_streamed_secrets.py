@@ -15,6 +15,7 @@ from starlette.routing import Route
 from scripts import asgi
 from scripts.benchmarks.labelled_lines import labelled_lines
 from scripts.benchmarks.redaction import rest_of
+from tests.extension import needs
 from tests.serve.served import Server, build_model
 
 BY_CHANCE = 8  # characters; fewer digits of a secret may stand in some time or checksum as well
@@ -83,6 +84,7 @@ def serving(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
+@needs("secrets")
 def test_a_secret_cut_anywhere_is_answered_whole_and_written_nowhere(serving: Server) -> None:
     cut = 0
     for number, line in enumerate(SECRETS):

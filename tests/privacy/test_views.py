@@ -9,6 +9,7 @@ import pytest
 from clawctl.config import Recipe
 from clawctl.privacy.redaction import Redactor
 from clawctl.privacy.views import View, plain_view, unescaped_view
+from tests.extension import needs
 
 ALWAYS = Recipe().privacy.redact
 PASSWORD = "hunter" + "2!x"
@@ -35,6 +36,7 @@ def test_compatible_characters_become_ascii_and_invisible_ones_vanish_in_a_view(
     assert [code for code in missed if not 0x13430 <= int(code, 16) < 0x13440] == []  # joiners of hieroglyphs
 
 
+@needs("secrets")
 @pytest.mark.parametrize("place", ["before", "behind", "in the name's sentence"])
 def test_no_letter_that_changes_its_length_switches_a_rule_off(place: str) -> None:
     redactor = Redactor(ALWAYS)
@@ -53,6 +55,7 @@ def test_no_letter_that_changes_its_length_switches_a_rule_off(place: str) -> No
             assert letter in clean
 
 
+@needs("secrets")
 def test_each_letter_that_changes_its_length_may_stand_within_a_secret() -> None:
     redactor = Redactor(ALWAYS)
     left = [letter for letter in CHANGING if "nter2!" in redactor.text(f"password = 'hu{letter}nter2!'")]
@@ -76,6 +79,7 @@ def test_places_of_a_view_are_places_of_the_text() -> None:
             view = unescaped_view(view) if view.below is None or view.at else None
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     "text",
     [
@@ -93,6 +97,7 @@ def test_escapes_and_disguises_hide_nothing(text: str) -> None:
     assert "２" not in clean
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     "said", ["\x1b[32m{}\x1b[0m", "\\x1b[0m{}", "\\u001b[1;31m{}", "\\e[32m{}\\e[0m", "^[[33m{}", "\x1b]8;;http://x\x07{}"]
 )
@@ -103,6 +108,7 @@ def test_terminal_colours_hide_no_secret(said: str) -> None:
     assert "ter2" not in redactor.text(said.format("password") + "\x1b[0m: " + said.format(PASSWORD))
 
 
+@needs("secrets")
 @pytest.mark.parametrize(
     "key", ["gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", "AKI" + "AZ7YQ4XW3VBN2MQ5P", "sk-" + "proj-aB3dE5fG7hJ9kL1mN3pQ5rS7t"]
 )

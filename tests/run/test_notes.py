@@ -26,6 +26,7 @@ from clawctl.run.notes import (
     remove_note,
     write_note,
 )
+from tests.extension import needs
 
 
 @pytest.fixture
@@ -166,6 +167,7 @@ def test_folders_of_editors_are_not_those_of_keys(run: RunDir) -> None:
     assert keys_with_notes(run) == ["anna"]
 
 
+@needs("secrets")
 @pytest.mark.parametrize("text", ["  ", "x" * 2001])
 def test_what_the_command_edits_is_checked_as_what_is_added(run: RunDir, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     add_note(run, "anna", "Answer in Spanish.")

@@ -22,6 +22,7 @@ from clawctl.run.keys import add_key
 from clawctl.run.notes import add_note, change_note, read_notes
 from clawctl.run.policies import Policy, begin_policy, ensure_base_policy, move_live, publish_policy
 from clawctl.serve.notes import Notes
+from tests.extension import needs
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -178,6 +179,7 @@ def test_a_noted_answer_becomes_a_row_that_says_which_notes_it_saw(server: Serve
     assert row.next_state == [{"role": "user", "content": "no"}]
 
 
+@needs("secrets")
 def test_a_secret_in_a_note_reaches_neither_file_nor_capture(server: Server, model_path: Path) -> None:
     call(server, "POST", text=f"Use the token {SECRET} for every call.")
     assert SECRET not in (server.run.notes / "default").joinpath("use-the-token-redacted-api-key-for-every.md").read_text()

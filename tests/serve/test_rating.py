@@ -21,6 +21,7 @@ from clawctl.run.keys import add_key
 from clawctl.run.notes import read_notes, remove_note
 from clawctl.run.rows import Exchange
 from clawctl.serve.rating import Rating, RatingLimiter
+from tests.extension import needs
 from tests.waiting import until
 
 SECRET = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"
@@ -34,6 +35,7 @@ def rate(server: Server, **body: Any) -> httpx.Response:
     return httpx.post(f"{server.url}/feedback", json=body, headers={"authorization": "Bearer key"}, timeout=60)
 
 
+@needs("secrets")
 def test_a_rating_by_the_id_of_any_api_closes_its_turn(tmp_path: Path, model_path: Path) -> None:
     with Server(tmp_path / "run", model_path) as server:
         root = server.url.removesuffix("/v1")
@@ -103,6 +105,7 @@ def test_an_unknown_field_is_refused_with_the_fields_that_there_are(server: Serv
     assert answer.json()["error"]["message"].endswith(f"the fields are {fields}")
 
 
+@needs("secrets")
 def test_a_comment_to_remember_is_a_note_of_the_key(server: Server) -> None:
     about = {"rating": -1, "comment": f"Call me Sam, not {SECRET}."}
     chat = server.say("hello").id

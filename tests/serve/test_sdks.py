@@ -14,6 +14,7 @@ from served import Server
 
 from clawctl.collect.sessions import Sessions
 from clawctl.run.rows import Exchange, Turn
+from tests.extension import needs
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 ORDER = 'How is it there? [[think]] [[tool:look {"city": "Paris"}]] [[tool:look { "city":  "Rome"}]]'
@@ -69,6 +70,7 @@ def test_openai_responses_streamed_and_not(either: Server) -> None:
         assert final.id == "resp" + line["exchange_id"]
 
 
+@needs("secrets")
 def test_anthropic_messages_streamed_and_not(either: Server) -> None:
     client, hello = claude(either), [{"role": "user", "content": "hello"}]
     whole = client.messages.create(model="tiny", max_tokens=12, messages=hello, system="be nice")

@@ -15,6 +15,7 @@ from served import Server
 
 from clawctl.serve.dialects import chat, messages, responses
 from clawctl.serve.metrics import UnknownFields
+from tests.extension import needs
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 MODULES: dict[str, Any] = {"/v1/chat/completions": chat, "/v1/responses": responses, "/v1/messages": messages}
@@ -116,6 +117,7 @@ def test_no_client_of_tomorrow_is_answered_with_4xx(
     assert answer.status_code == 200, answer.text
 
 
+@needs("secrets")
 def test_a_secret_in_a_field_name_is_neither_logged_nor_shown_without_a_key(caplog: Any) -> None:
     secret, unknown = "gh" + "p_aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY3zA5", UnknownFields()
     unknown.count("chat", [f"messages[0].{secret}", "provider_x"])

@@ -26,6 +26,7 @@ from clawctl.run.policies import ensure_base_policy
 from scripts.reference import _leaves
 from scripts.terminal import terminal
 from tests import forked
+from tests.extension import needs
 from tests.waiting import until
 
 CLAWCTL = [sys.executable, "-m", "clawctl"]
@@ -124,6 +125,7 @@ def test_every_command_has_help_worth_reading() -> None:
         assert len(shown.stdout.split()) > 20, command
 
 
+@needs("judge_lab")
 def test_the_help_shows_all_commands_in_sections_with_the_first_sentence_of_each() -> None:
     shown = clawctl("-h").stdout
     root: Any = typer.main.get_command(app)
@@ -299,6 +301,7 @@ def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_
         assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")
 
 
+@needs("migrate")
 def test_a_converted_recipe_for_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text('{"learning_rate": 1e-5}')
     done = clawctl("recipe", "convert", str(tmp_path / "old.json"), "--out", str(tmp_path / "none" / "new.yaml"))

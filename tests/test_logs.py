@@ -12,6 +12,7 @@ from clawctl.launch.up import MergedLog
 from clawctl.process import LogFormatter, harmless, hidden
 from clawctl.run.directory import open_run
 from tests import forked
+from tests.extension import needs
 
 KEY = "claw" + "-" + "aB3dE6gH9jK2mN5pQ8sT1vW4"
 
@@ -29,6 +30,7 @@ def test_a_message_has_no_control_character_and_forges_no_line() -> None:
     assert not any(line.startswith("12:00:00 I clawctl: all") for line in text.splitlines())
 
 
+@needs("secrets")
 def test_a_message_has_no_secret_and_an_end() -> None:
     assert KEY not in line("cannot reach %s with %s", "https://ann:hunter2!x@host/v1", KEY)
     assert "hunter2!x" not in line("cannot reach %s", "https://ann:hunter2!x@host/v1")
@@ -63,6 +65,7 @@ def test_harmless_text_is_unchanged() -> None:
     assert hidden(said) == said
 
 
+@needs("secrets")
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_key_that_serve_shows_once_is_on_a_terminal_and_in_no_log(tmp_path: Path, terminal: bool) -> None:
     """A pipe stands for a file and for the journal of systemd."""

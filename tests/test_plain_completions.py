@@ -19,6 +19,7 @@ from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns, read_verdicts
 from clawctl.train.launch import train
 from tests import forked
+from tests.extension import needs
 from tests.named_models import TEXT_MODEL
 from tests.serve.served import Server
 
@@ -30,6 +31,7 @@ def inspect(root: Path, *what: str) -> Any:
     return orjson.loads(forked.run("inspect", *what, "--run", root, "--json").stdout)
 
 
+@needs("secrets")
 def test_plain_completions_go_all_the_way_round(tmp_path: Path) -> None:
     with Server(tmp_path / "run", TEXT_MODEL) as server:
         run = server.run

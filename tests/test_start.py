@@ -16,6 +16,7 @@ import pytest
 from clawctl.config import load_recipe
 from clawctl.run.directory import open_run
 from scripts.terminal import Terminal, terminal
+from tests.extension import needs
 from tests.waiting import until, until_gone
 
 START = [sys.executable, "-m", "clawctl", "start"]
@@ -58,6 +59,7 @@ def test_three_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pa
     assert "has begun with the recipe in it" in other.stderr
 
 
+@needs("secrets")
 def test_up_serves_the_pages_of_its_recipe_and_ends_them_and_survives_a_hang_up_under_nohup(tmp_path: Path) -> None:
     recipe = tmp_path / "quiet.yaml"
     recipe.write_text(f"{QUIET.replace('up: {', 'up: {page_port: 0, ')}")

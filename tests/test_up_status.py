@@ -17,6 +17,7 @@ from clawctl.launch.status import LiveStatus
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy
 from clawctl.run.progress import StepReport, report
+from tests.extension import needs
 from tests.waiting import exit_code_of
 
 
@@ -62,6 +63,7 @@ def test_the_row_of_the_trainer_shows_the_microbatch_of_its_step(tmp_path: Path)
     assert "step 4 is done" in shown(run, [("train", "10:00:00 I a: step 4 is done")], "train")[1]
 
 
+@needs("secrets")
 def test_warnings_errors_and_keys_stay_above_the_table(tmp_path: Path) -> None:
     key = "claw-Zx81mQpT0aRk7Lw2NvYc9Ue4Hs6Bd3Gf"
     lines = [

@@ -13,6 +13,7 @@ from clawctl.environments.player import make_plan
 from clawctl.errors import ClawError
 from clawctl.eval.suites import digest_of
 from clawctl.plugins import load_object
+from tests.extension import needs
 
 CODE = """
 from __future__ import annotations
@@ -83,6 +84,7 @@ def test_the_version_covers_the_file_that_the_user_names_and_not_only_that_of_th
     assert plan_id(tmp_path) != first
 
 
+@needs("worlds")
 def test_a_class_that_inherits_the_version_of_a_built_in_environment_has_a_version_of_its_own_code(tmp_path: Path) -> None:
     code = "from clawctl.extensions.worlds.toolcall.environment import ToolCall\n\nclass Sums(ToolCall):\n    scale = 1\n"
     write(tmp_path, sums=code)

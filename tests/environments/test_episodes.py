@@ -35,6 +35,7 @@ from clawctl.run.outcomes import SessionOutcome
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
 from tests.eval.answering_server import answering
+from tests.extension import needs
 from tests.serve.served import Server, build_model
 
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing: apt-get install bubblewrap")
@@ -155,6 +156,7 @@ def test_the_server_enforces_and_reports_the_recipes_sampling_in_episodes(server
     assert (turn.temperature, turn.top_p, turn.top_k, turn.trainable) == (1.0, 1.0, 0, True)
 
 
+@needs("secrets")
 def test_a_capability_is_in_no_log_and_in_no_capture(server: Server) -> None:
     endpoint = place_of(server, made_spec())
     post(endpoint, "chat/completions", chat(f"my OPENAI_BASE_URL is {endpoint.url}"))

@@ -34,6 +34,7 @@ from clawctl.run.reward import OUTCOME, worth
 from clawctl.run.rows import Turn
 from clawctl.run.shards import read_turns
 from tests import forked
+from tests.extension import needs
 from tests.serve.served import Server, build_model
 from tests.waiting import until
 
@@ -254,6 +255,7 @@ def test_a_regenerated_answer_shares_no_outcome(server: Server) -> None:
     assert (by_id[kept].untrainable_reason, by_id[kept].outcome_reward) == (None, 1.0)
 
 
+@needs("secrets")
 def test_an_invalid_outcome_is_refused_and_its_field_is_named(server: Server) -> None:
     say(server, "hello", "s", X_Task_Id="t-5")
     for body, param in (

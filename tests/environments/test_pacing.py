@@ -20,6 +20,7 @@ from clawctl.named_code import check_named_code
 from clawctl.run.backlog import Backlog
 from clawctl.run.directory import RunDir, open_run, publish_bytes
 from clawctl.run.endpoint import Endpoint
+from tests.extension import needs
 
 
 @pytest.fixture
@@ -115,6 +116,7 @@ def test_reinforcement_that_has_too_little_to_select_from_is_warned_of(caplog: p
     assert not warn_if_unsolved(running, 8), "an attempt at each task is running"
 
 
+@needs("worlds")
 def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(run: RunDir, tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="names no environment"):
         up(run, Recipe(up=UpConfig(stages=["serve", "play"])), tmp_path / "recipe.yaml", "info")
@@ -126,5 +128,6 @@ def test_a_recipe_that_plays_names_an_environment_and_code_only_if_its_user_did(
         play(run, Recipe(play=PlayConfig(env="toolcall")))
 
 
+@needs("worlds")
 def test_the_built_in_environments_declare_their_version() -> None:
     assert getattr(ENVIRONMENTS.load("gui", "env"), "version", None)

@@ -23,6 +23,7 @@ from clawctl.run.rows import Policy
 from scripts.benchmarks.circle import WORLD
 from tests.eval.answering_server import announce, answering
 from tests.eval.sums import SUMS
+from tests.extension import needs
 from tests.stub_http import StubHandler, StubServer, running
 
 CODE = """
@@ -269,6 +270,7 @@ def test_contradictory_gates_and_suites_are_refused_with_their_key(
         load_recipe(path)
 
 
+@needs("worlds")
 def test_a_record_of_an_older_clawctl_is_read_and_compared(tmp_path: Path) -> None:
     """Its settings and its numbers, as version 0.1 wrote them, need no new measurement."""
     recipe = Recipe.model_validate(

@@ -156,6 +156,21 @@ def test_no_test_replaces_an_attribute_of_the_product() -> None:
     assert wrong == []
 
 
+def test_no_module_gives_a_name_two_meanings() -> None:
+    """Of two expressions `_CELL` in one module the first is the second, without a word from any checker."""
+    twice = set[tuple[str, str]]()
+    for file in ROOT.rglob("*.py"):
+        defined = set[str]()
+        for node in ast.parse(file.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names = {node.name}
+            twice |= {(file.name, name) for name in names & defined}
+            defined |= names
+    assert twice == set()
+
+
 def test_no_two_files_of_tests_have_the_same_name() -> None:
     """pytest would collect only one of them, and ends with an error."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]

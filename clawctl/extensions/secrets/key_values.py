@@ -327,7 +327,7 @@ def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
 
 
 _ROWS = 12
-_CELL = regex(r"[^\s<>*]{6,40}")  # below a password, other words of the column are passwords as well
+_COLUMN_WORD = regex(r"[^\s<>*]{6,40}")  # below a password, other words of the column are passwords as well
 _TITLES = regex(
     r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
 )
@@ -367,7 +367,7 @@ def _in_table(text: str, begin: int, end: int, kind: str) -> Iterator[Span]:
             if kind == "key"
             else is_strong_password(cell)
             or (alone and (_NUMBER.fullmatch(cell) or is_words(cell)))
-            or (holds_passwords and _CELL.fullmatch(cell))
+            or (holds_passwords and _COLUMN_WORD.fullmatch(cell))
         ):
             holds_passwords = kind == "password"
             start = at + sum(len(cell) + 1 for cell in cells[:column])

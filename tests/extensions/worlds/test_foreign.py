@@ -32,6 +32,6 @@ def verify(folder: Path, writer: Writer) -> None:
     if foreign.place == "toolcall":
         pytest.importorskip("reasoning_gym", reason="the extra environments is not installed")
     findings = checked(folder, foreign)
-    for task, expected in foreign.found.items():
+    for task, expected in foreign.findings.items():
         assert wrong(folder, f"{foreign.place} {task}", expected, findings.get(task)) is None, task
-    assert findings.keys() == foreign.found.keys()
+    assert findings.keys() == foreign.findings.keys()

@@ -174,20 +174,24 @@ def test_members_that_lag_refuse_or_die_during_swaps_refuse_no_request_and_answe
     assert health(pool)["status"] == "ok"
 
 
-def test_an_answer_that_is_not_streamed_survives_the_end_of_its_server(pool: Server, stand_ins: list[StandIn]) -> None:
+@pytest.mark.parametrize("ends", [1, 2])
+def test_an_answer_that_is_not_streamed_survives_the_end_of_its_servers(pool: Server, stand_ins: list[StandIn], ends: int) -> None:
+    """It begins again at another server, and once more if that one ends as well."""
     go_live(pool, 1)
     for server in stand_ins:
         server.set(token_s=0.2)
-    texts = list[str]()
+    texts, ended = list[str](), set[int]()
     asking = threading.Thread(target=lambda: texts.append(pool.say("hello").choices[0].message.content))
     asking.start()
-    until(lambda: any(member["running"] for member in members(pool)))
-    first = next(i for i, member in enumerate(members(pool)) if member["running"])
-    until(lambda: stand_ins[first].set()["answered"])
-    time.sleep(0.5)  # some tokens
-    stand_ins[first].kill()
+    for _ in range(ends):
+        until(lambda: any(member["running"] for i, member in enumerate(members(pool)) if i not in ended))
+        at = next(i for i, member in enumerate(members(pool)) if member["running"] and i not in ended)
+        until(lambda at=at: stand_ins[at].set()["answered"])
+        time.sleep(0.5)  # some tokens
+        stand_ins[at].kill()
+        ended.add(at)
     asking.join()
-    assert server_of(texts[0]) != first
+    assert server_of(texts[0]) not in ended
     assert [line["status"] for line in pool.captured()] == ["ok"]
     assert wrong_rows(pool) == []
 

@@ -93,43 +93,45 @@ class Member(Upstream):
 
 
 class MemberReply:
-    """See `clawctl.engines.Reply`. An answer of which nothing was shown begins once more if its member fails."""
+    """See `clawctl.engines.Reply`. An answer of which nothing was shown begins again if its member fails, at most `tries` times."""
 
-    def __init__(self, reply: Reply, member: Member, stream: bool, again: Callable[[], Awaitable[Reply]] | None) -> None:
-        self._reply, self._member, self._stream, self._again = reply, member, stream, again
+    def __init__(
+        self, reply: Reply, member: Member, stream: bool, again: Callable[[], Awaitable[tuple[Member, Reply]]], tries: int
+    ) -> None:
+        self._reply, self._member, self._stream, self._again, self._tries = reply, member, stream, again, tries
         self.sampled, self._cancelled = reply.sampled, False
 
     async def __aiter__(self) -> AsyncIterator[Shown]:
-        held = list[Shown]()  # an answer that is not streamed arrives with its end, also if it was broken off
-        policy, untrainable, is_shown = self.sampled.policy, self.sampled.untrainable, False
-        try:
-            async for shown in self._reply:
-                if self._stream:
-                    is_shown = True
-                    yield shown
-                else:
-                    held.append(shown)
-        except CannotFollow:
-            raise
-        except EngineFailure as failure:
-            self._member.suspect(str(failure))
-            if is_shown or not await self._begins_again(failure):
-                for shown in held:
-                    yield shown
+        policy, untrainable = self.sampled.policy, self.sampled.untrainable
+        while True:
+            held, is_shown = list[Shown](), False  # an answer that is not streamed arrives with its end, also if it was broken off
+            try:
+                async for shown in self._reply:
+                    if self._stream:
+                        is_shown = True
+                        yield shown
+                    else:
+                        held.append(shown)
+                break
+            except CannotFollow:
                 raise
-            held = []
-            self.sampled.policy, self.sampled.untrainable = policy, untrainable
-            async for shown in self._reply:
-                yield shown
+            except EngineFailure as failure:
+                self._member.suspect(str(failure))
+                if is_shown or not await self._begins_again(failure):
+                    for shown in held:
+                        yield shown
+                    raise
+                self.sampled.policy, self.sampled.untrainable = policy, untrainable
         for shown in held:
             yield shown
 
     async def _begins_again(self, failure: EngineFailure) -> bool:
-        if self._cancelled or self._again is None:
+        if self._cancelled or not self._tries:
             return False
+        self._tries -= 1
         _log.warning("%s: %s; the request begins again", self._member.url, failure)
         try:
-            self._reply = await self._again()
+            self._member, self._reply = await self._again()
         except Refusal:
             return False
         self.sampled = self._reply.sampled

@@ -75,12 +75,14 @@ class Pool:
                 resources.push_async_exit(inner.pop_all())
             return member, replies
 
-        async def again() -> Reply:
-            return (await self._ask(where, version, begin))[1][0]
+        async def again() -> tuple[Member, Reply]:
+            member, (reply,) = await self._ask(where, version, begin)
+            return member, reply
 
         where = None if request.prompts else request.conversation
         member, replies = await self._ask(where, version, begin)
-        return [MemberReply(reply, member, request.stream, again if request.n == 1 else None) for reply in replies]
+        tries = len(self._members) if request.n == 1 else 0
+        return [MemberReply(reply, member, request.stream, again, tries) for reply in replies]
 
     async def count(self, request: GenerationRequest) -> int:
         return await self._ask(None, None, lambda member: member.count(request))

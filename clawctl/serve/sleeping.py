@@ -33,7 +33,8 @@ class Sleeping:
             self._asking, self._asked_at = self._asking - 1, time.monotonic()
 
     async def keep(self) -> None:
-        """Follow the hours until an engine cannot sleep."""
+        """Follow the hours, unless the engine cannot sleep."""
+        said = None
         while self._hours is not None:
             await asyncio.sleep(_LOOK_S)
             night = is_within(self._hours, datetime.now().strftime("%H:%M"))
@@ -41,25 +42,35 @@ class Sleeping:
             try:
                 if not night:
                     await self.wake(f"it is not {self._hours}")
-                elif is_idle and self._versions.live.waiting_for() is None:
+                elif is_idle and not self._versions.asleep and self._versions.live.waiting_for() is None:
                     await self._sleep()
+                said = None
             except Refusal as refusal:
-                self._versions.asleep = False
-                _log.warning("serve.sleep has no effect: %s", refusal.message)
-                return
+                if refusal.message != said:
+                    _log.warning("serve.sleep: %s", refusal.message)
+                said = refusal.message
+                if not self._versions.asleep:
+                    return
 
     async def _sleep(self) -> None:
         async with self._changing:
             self._versions.asleep = True  # before the engine is asked: a request from now on wakes it
-            await self._versions.between_swaps(self._versions.live.sleep)
+            try:
+                await self._versions.between_swaps(self._versions.live.sleep)
+            except Refusal as refusal:
+                self._versions.asleep = refusal.status == 503  # it did not answer, and may sleep all the same
+                raise
         _log.info("the engine sleeps until a request comes, or %s ends", self._hours)
 
     async def wake(self, why: str = "a request came") -> None:
-        """Wake the engine if it sleeps. Raises Refusal."""
+        """Wake the engine if it sleeps. Raises Refusal (503) if it does not wake; the next request tries again."""
         if not self._versions.asleep:
             return
         async with self._changing:
             if self._versions.asleep:
-                await self._versions.between_swaps(self._versions.live.wake)
+                try:
+                    await self._versions.between_swaps(self._versions.live.wake)
+                except Refusal as refusal:
+                    raise Refusal(503, f"the engine does not wake: {refusal.message}") from refusal
                 self._versions.asleep = False
                 _log.info("the engine is awake: %s", why)

@@ -1,14 +1,20 @@
 """`serve.sleep`: hours in which the engine sleeps while nobody asks anything."""
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from clawctl.engines.requests import Refusal
+from clawctl.run.directory import open_run
+from clawctl.serve.sleeping import Sleeping
+from clawctl.serve.versions import Versions
 from tests.serve.served import Server, until
 
 
@@ -72,3 +78,92 @@ def test_at_other_hours_it_stays_awake(tmp_path: Path, model_path: Path) -> None
     with Server(tmp_path / "run", model_path, sleep=hours(2, 3), sleep_idle_s=0) as server:
         time.sleep(3)
         assert not is_asleep(server)
+
+
+class StandIn:
+    """An engine whose calls fail with these statuses before they work."""
+
+    def __init__(self, sleep: Sequence[int] = (), wake: Sequence[int] = ()) -> None:
+        self.failures = {"asleep": list(sleep), "awake": list(wake)}
+        self.state = "awake"
+
+    def waiting_for(self) -> str | None:
+        return None if self.state == "awake" else "the engine is asleep"
+
+    async def _become(self, state: str) -> None:
+        if self.failures[state]:
+            raise Refusal(self.failures[state].pop(0), "it does not answer")
+        self.state = state
+
+    async def sleep(self) -> None:
+        await self._become("asleep")
+
+    async def wake(self) -> None:
+        await self._become("awake")
+
+
+def sleeping(tmp_path: Path, engine: Any, when: str) -> tuple[Sleeping, Versions]:
+    versions = Versions(open_run(tmp_path / "run"), engine)
+    return Sleeping(when, 0, versions, lambda: 0), versions
+
+
+async def until_state(engine: StandIn, state: str) -> None:
+    async with asyncio.timeout(60):
+        while engine.state != state:
+            await asyncio.sleep(0.05)
+
+
+def test_an_engine_that_cannot_sleep_is_not_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    keeper, versions = sleeping(tmp_path, StandIn(sleep=[501]), hours(-1, 2))
+    asyncio.run(keeper.keep())  # ends
+    assert caplog.messages == ["serve.sleep: it does not answer"]
+    assert not versions.asleep
+
+
+def test_an_engine_that_does_not_wake_is_woken_by_the_next_request(tmp_path: Path) -> None:
+    engine = StandIn(wake=[503])
+    keeper, versions = sleeping(tmp_path, engine, hours(-1, 2))
+
+    async def story() -> None:
+        keeping = asyncio.ensure_future(keeper.keep())
+        await until_state(engine, "asleep")
+        with keeper.asking():
+            with pytest.raises(Refusal, match="does not wake: it does not answer") as refused:
+                await keeper.wake()
+            assert (refused.value.status, versions.asleep) == (503, True)
+            await keeper.wake()
+            assert (engine.state, versions.asleep) == ("awake", False)
+        keeping.cancel()
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_does_not_wake_at_the_end_of_its_hours_is_woken_later(tmp_path: Path) -> None:
+    engine = StandIn(wake=[503, 503])
+    keeper, versions = sleeping(tmp_path, engine, hours(2, 3))
+    engine.state, versions.asleep = "asleep", True  # since the night
+
+    async def story() -> None:
+        keeping = asyncio.ensure_future(keeper.keep())
+        await until_state(engine, "awake")
+        keeping.cancel()
+
+    asyncio.run(story())
+    assert not versions.asleep
+
+
+def test_an_engine_whose_sleep_was_not_confirmed_is_woken_all_the_same(tmp_path: Path) -> None:
+    engine = StandIn(sleep=[503])
+    keeper, versions = sleeping(tmp_path, engine, hours(-1, 2))
+
+    async def story() -> None:
+        keeping = asyncio.ensure_future(keeper.keep())
+        async with asyncio.timeout(60):
+            while not versions.asleep:
+                await asyncio.sleep(0.05)
+        engine.state = "asleep"  # its answer was lost
+        await keeper.wake()
+        keeping.cancel()
+
+    asyncio.run(story())
+    assert (engine.state, versions.asleep) == ("awake", False)

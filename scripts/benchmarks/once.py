@@ -13,12 +13,15 @@
   facts            40 facts that were told once, and what is left of them when the person is forgotten (`once_facts`)
   kinds            what a judge makes of people's replies (`once_kinds`): a recorded one, or that at --endpoint with --model
 
+`--toy` runs the same in a world whose every answer a rule can score (`once_toy`).
+
 All of it runs through real stages with recipes/smollm2.yaml: `clawctl up` serves, collects, judges, trains and practises. The
 requests, wishes and scorers are those of `scripts/bench real`. `--quick` makes two steps of one wish.
 """
 
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,7 +49,13 @@ LONGEST_S = 3600.0
 
 
 def main() -> None:
+    if "--toy" in sys.argv[1:]:
+        from scripts.benchmarks.once_toy import main as toy
+
+        toy()
+        return
     parser = make_parser(__doc__ or "")
+    parser.add_argument("--toy", action="store_true", help="the cases of `once_toy`; `--toy --help` names them")
     parser.add_argument("--case", default=",".join(CASES), help="cases to run")
     parser.add_argument("--notes", default="short,list,spanish", help="wishes that are said")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")

@@ -1,6 +1,6 @@
 """The same wishes in a world whose every answer a rule can score: word problems, and a model of 5 million weights.
 
-    python -m scripts.benchmarks.once_toy [--case told-once] [--axes emoji,units] [--seeds 3] [--json FILE]
+    scripts/bench once --toy [--case told-once] [--axes emoji,units] [--seeds 3] [--json FILE]
 
   told-once, few   a person for each axis, all with keys and policies of their own at one server, asks 12 (3) problems and says a
                    wish once, in a sentence of `scripts/wishes/words`; eight steps of practice each
@@ -81,6 +81,7 @@ class Answers:
 
 def main() -> None:
     parser = make_parser(__doc__ or "")
+    parser.add_argument("--toy", action="store_true", help="chosen: these cases")
     parser.add_argument("--case", default=",".join(CASES), help="cases to run; retracted belongs to told-once")
     parser.add_argument("--axes", default=",".join(AXES), help="axes of told-once and few")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")

@@ -13,6 +13,7 @@ from clawctl.run.directory import RunDir
 from clawctl.train.checkpoints import read_rows
 from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.step import train_step
+from tests.extension import needs
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns
 from tests.trainers.local.test_methods_in_a_step import train
 from tests.trainers.local.test_train_step import begin, take, weights
@@ -161,6 +162,7 @@ def compute_loss(policy_logits, vocabulary_logits, reference_vocabulary_logits, 
 """
 
 
+@needs("migrate")
 @pytest.mark.parametrize(
     ("code", "changes"),
     [

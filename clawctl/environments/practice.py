@@ -13,6 +13,7 @@ kinds of turns, none of which needs a judge or a reward:
   trained to go on answering it in the same way. Such a turn gets more weight once the policy answers it differently.
 """
 
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -110,6 +111,10 @@ class Practice:
         Where none applies, version 0 is followed."""
         self._notes, self._place, self._chars = notes, place, chars
         self._requests = self._newest(run)
+        if any(note.words for note in notes):
+            self._requests = [
+                request for request in self._requests if self._hint_for(request.messages) or not is_held_back(request)
+            ]
 
     def _newest(self, run: RunDir) -> list[Asked]:
         newest = earlier_requests(run, self._user)[-self._count :]
@@ -175,6 +180,11 @@ def earlier_requests(run: RunDir, user: str = "") -> list[Asked]:
         if is_wanted and row["episode"] is None:
             requests[orjson.dumps([row["messages"], row["tools"]])] = Asked(row["messages"], row["tools"] or None)
     return list(requests.values())
+
+
+def is_held_back(request: Asked) -> bool:
+    """Whether a request to which no note applies, half of them, shows how far practice leaks and is therefore not practised."""
+    return zlib.crc32(text_of(request.messages).encode(errors="replace")) % 2 == 0
 
 
 def without_oldest(request: list[Message], chars: int) -> list[Message]:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from typing import Any
 
 import orjson
@@ -31,7 +32,7 @@ from clawctl.environments.hint_trial import EVERYDAY, settle_hint_place
 from clawctl.environments.note_cost import answered, is_costly
 from clawctl.environments.note_effect import NoteEffect, followed_share
 from clawctl.environments.player import Player, make_plan
-from clawctl.environments.practice import Asked, Practice, base_of, earlier_requests, text_of
+from clawctl.environments.practice import Asked, Practice, base_of, earlier_requests, is_held_back, text_of
 from clawctl.environments.worker import wait_for_server
 from clawctl.errors import ClawError
 from clawctl.privacy.redaction import redactor_of
@@ -356,20 +357,20 @@ class _Practising:
         self, note: Note, requests: Sequence[Asked], place: HintPlace, version: int | None, seed: int = 0
     ) -> tuple[float, float]:
         """How far a version follows a note without a reminder where it applies, and how far elsewhere: in everyday requests, and in
-        this person's others (0: it applies everywhere)."""
+        those of this person's others that are not practised (0: it applies everywhere)."""
         model = own_endpoint(self._policy, self._recipe, version).model
         if not note.words:
             return asyncio.run(self._effect(note.text, place).followed(model, seed)), 0.0
-        applies = {True: list[list[Message]](), False: list[list[Message]]()}
-        for request in requests:
-            if not request.tools:
-                applies[note.applies_to(text_of(request.messages))].append(request.messages)
-        if not applies[True]:
+        plain = [request for request in requests if not request.tools]
+        fitting = [request.messages for request in plain if note.applies_to(text_of(request.messages))][-len(EVERYDAY) :]
+        others = [request for request in plain if not note.applies_to(text_of(request.messages)) and is_held_back(request)]
+        if not fitting:
             return 0.0, 0.0
-        personal = [applies[False][-len(EVERYDAY) :]] if applies[False] else []
-        leaks = [self._effect(note.text, place, others) for others in ([], *personal)]
+        leaks = [self._effect(note.text, place)]
+        if others:  # each several times, because few answers show little
+            leaks.append(self._effect(note.text, place, [request.messages for request in islice(cycle(others), len(EVERYDAY))]))
         return (
-            asyncio.run(self._effect(note.text, place, applies[True][-len(EVERYDAY) :]).followed(model, seed)),
+            asyncio.run(self._effect(note.text, place, fitting).followed(model, seed)),
             max(asyncio.run(leak.followed(model)) for leak in leaks),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from clawctl.config import Recipe, load_recipe
 from clawctl.environments.hint_trial import EVERYDAY
 from clawctl.environments.note_cost import short_questions
 from clawctl.environments.note_effect import NoteEffect, Range
-from clawctl.environments.practice import Asked, Practice
+from clawctl.environments.practice import Asked, Practice, is_held_back
 from clawctl.environments.practising import _Practising
 from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
@@ -199,7 +200,8 @@ def test_a_note_for_some_requests_must_not_be_followed_in_the_others_of_its_pers
     note = Note("thanks", NOTE, words=("thanks",))
     followed, elsewhere = practice._followed(note, requests, "line", None)
     measured = {tuple(request[0]["content"] for request in effect._requests) for effect in practice._effects.values()}
-    assert measured == {("thanks a lot",), ("hello", "how are you"), EVERYDAY}
+    held_back = [request[0]["content"] for request in REQUESTS[:2] if is_held_back(Asked(request))]
+    assert measured == {("thanks a lot",), tuple(islice(cycle(held_back), len(EVERYDAY))), EVERYDAY}
     assert (followed, elsewhere) == pytest.approx((0, 0), abs=1e-4), "version 0 follows no note that it is not told"
 
 
@@ -317,15 +319,21 @@ def test_each_request_is_practised_with_the_notes_that_apply_to_it(run: RunDir) 
     write_turns(run.trajectories / "a.parquet", [
         turn("a", messages=[{"role": "user", "content": "fix my code"}]),
         turn("b", messages=[{"role": "user", "content": "hello"}]),
+        turn("c", messages=[{"role": "user", "content": "good morning"}]),
     ])  # fmt: skip
     everywhere, for_code = Note("a", "Be brief."), Note("b", "Show an example.", words=("code",))
     practice = Practice(user="default", told=1)
     practice.practise(run, [everywhere, for_code], "line", 2000)
     hints = {task.spec.messages[-1]["content"]: task.spec.hint for task in practice.tasks("train", 8, 0) if task.kind == "told"}
-    assert hints == {"fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.", "hello Be brief.": "Be brief."}
+    assert hints == {
+        "fix my code Be brief.\nShow an example.": "Be brief.\nShow an example.",
+        "hello Be brief.": "Be brief.",
+        "good morning Be brief.": "Be brief.",
+    }
     practice.practise(run, [for_code], "line", 2000)
-    tasks = practice.tasks("train", 8, 0)
-    assert {task.spec.hint for task in tasks if task.spec.messages[-1]["content"] == "hello"} == {""}  # version 0's way
+    hints = {task.spec.messages[-1]["content"]: task.spec.hint for task in practice.tasks("train", 8, 0)}
+    assert hints["good morning"] == ""  # version 0's way
+    assert "hello" not in hints  # it shows whether the note leaks
 
 
 def test_without_a_note_in_force_the_untrained_models_way_is_practised(run: RunDir) -> None:

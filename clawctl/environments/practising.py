@@ -323,12 +323,14 @@ class _Practising:
                 continue
             followed, elsewhere = self._followed(note, requests, place, live)
             if followed >= self._config.learned_at:  # a dozen answers are few, so it must also hold with as many others
-                followed = (followed + self._followed(note, requests, place, live, seed=1)[0]) / 2
+                again, leaks = self._followed(note, requests, place, live, seed=1)
+                followed, elsewhere = (followed + again) / 2, max(elsewhere, leaks)
             self._conclude(key, note, place, live, followed, elsewhere)
 
     def _conclude(self, key: str, note: Note, place: HintPlace, live: int | None, followed: float, elsewhere: float) -> None:
         """Record how far the live version follows a note where it applies and `elsewhere`, and what follows from that."""
-        log.info("%s: “%s” is followed to %.2f without a reminder, after %d steps", key, note.text, followed, note.steps)
+        leaks = f", and to {elsewhere:.2f} where it does not apply" if note.words else ""
+        log.info("%s: “%s” is followed to %.2f without a reminder%s, after %d steps", key, note.text, followed, leaks, note.steps)
         history = (*note.followed, (live or 0, round(followed, 3)))
         is_last = self._had_all_steps(note)
         is_learned = followed >= self._config.learned_at and elsewhere <= _LEAKS
@@ -371,7 +373,7 @@ class _Practising:
             leaks.append(self._effect(note.text, place, [request.messages for request in islice(cycle(others), len(EVERYDAY))]))
         return (
             asyncio.run(self._effect(note.text, place, fitting).followed(model, seed)),
-            max(asyncio.run(leak.followed(model)) for leak in leaks),
+            max(asyncio.run(leak.followed(model, seed)) for leak in leaks),
         )
 
     # ---- waiting ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,13 @@ from obstore.store import MemoryStore
 import clawctl
 from clawctl.errors import ClawError
 from clawctl.extensions.bucket.objects import Objects, open_store
-from clawctl.run.directory import FOLDERS, open_run
+from clawctl.run.directory import FOLDERS, RunDir, open_run
+from clawctl.run.lines import append_lines
 from clawctl.run.mounts import mount, run_folder
-from clawctl.run.storage import StorageUnreachable, storage_of, unmount
+from clawctl.run.storage import StorageUnreachable, mount_at, storage_of, unmount
 from scripts.benchmarks.chaos_bucket import bucket_environment, make_bucket
 from scripts.benchmarks.chaos_store import Proxy, store
+from tests.extensions.bucket.test_bucket import bucket_at
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +111,36 @@ def test_lost_answers_torn_uploads_and_throttling_do_not_change_the_winner(moto:
         assert first.read(name)[0] == winners[0]  # type: ignore[index]
     proxy.close()
     assert proxy.failed
+
+
+def test_rows_that_three_hosts_append_stand_once_although_answers_are_lost(
+    moto: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(moto, seed=5, faults=0.15)
+    for name, value in bucket_environment(proxy.port).items():
+        monkeypatch.setenv(name, value)
+    roots = [tmp_path.resolve() / name for name in ("a", "b", "c")]
+    buckets = [bucket_at(root, open_store("s3://chaos/rows")) for root in roots]
+    for root, bucket in zip(roots, buckets, strict=True):
+        mount_at(root, bucket)
+
+    def append(root: Path) -> None:
+        for number in range(12):
+            while True:
+                with suppress(StorageUnreachable):
+                    append_lines(RunDir(root).steps, [b"%s %d" % (root.name.encode(), number)])
+                    break
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(append, roots))
+    proxy.faults = 0.0
+    rows, _ = Objects(open_store("s3://chaos/rows")).read("run/train/steps.jsonl") or (b"", "")
+    for root, bucket in zip(roots, buckets, strict=True):
+        bucket.close()
+        unmount(root)
+    proxy.close()
+    assert sorted(rows.splitlines()) == sorted(f"{name} {number}".encode() for name in "abc" for number in range(12))
+    assert proxy.failed["cut after"]
 
 
 def test_a_run_in_a_bucket_is_opened_by_its_url_and_again_by_its_local_folder(

@@ -133,19 +133,22 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
     return lost, kept, turns
 
 
-def first_run_rows() -> list[Row]:
+AUTHORS = ("thirteenth", "fourteenth", "fifteenth")
+
+
+def author_rows(author: str) -> list[Row]:
     """Conversations by an author who had not read the rules: secrets that are asked for or pasted, and harmless look-alikes. A
     secret counts as found if no message has it, a harmless conversation as redacted if any message changes. The rules were changed
-    after the first run, whose rows docs/benchmarks.md keeps."""
+    after each author's first run, whose rows docs/benchmarks.md keeps."""
     hidden = secrets = redacted = harmless = 0
-    for line in map(orjson.loads, (Path(__file__).parent / "conversations_first_run.jsonl").read_text().splitlines()):
+    for line in map(orjson.loads, (Path(__file__).parent / f"conversations_{author}.jsonl").read_text().splitlines()):
         clean = Redactor(PrivacyConfig().redact).messages(line["messages"])
         words = "\n".join(str(message["content"]) for message in clean)
         hidden += sum(secret not in words for secret in line["secrets"])
         secrets += len(line["secrets"])
         harmless += not line["secrets"]
         redacted += not line["secrets"] and clean != line["messages"]
-    case = "thirteenth author: conversations"
+    case = f"{author} author: conversations"
     return [
         Row(case, "recall", hidden / secrets, "share"),
         Row(case, "false_positive_rate", redacted / harmless, "share"),
@@ -160,7 +163,7 @@ def rows(count: int, seed: int = 0) -> list[Row]:
     kept_of_others, hidden_of_others, secrets = asked_and_told(others)
     lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
     return [
-        *first_run_rows(),
+        *(row for author in AUTHORS for row in author_rows(author)),
         Row("asked and told", "asked_then_told_kept", kept, "conversations"),
         Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
         Row("asked and told", "conversations", len(own_examples), "conversations"),

@@ -31,6 +31,7 @@ _log = logging.getLogger("clawctl.serve")
 _ROTATE_BYTES = 64 << 20
 _PATIENCE_S = 2.0  # an answer waits at most this long for a slow disk; the line is still written later
 _LOG_EVERY_S = 5.0
+_TURN_S = 0.0005  # a thread that ran for less does not yield: to pass the interpreter on and back takes 20 µs of processor time
 _THREADS = 32  # keys whose exchanges are processed at the same time; further keys wait
 
 _Waiting = tuple[Exchange, Any, asyncio.Future[bool]]  # the future's result: whether it was written in time
@@ -42,6 +43,7 @@ class FifoLock:
     def __init__(self) -> None:
         self._lock, self._locked = threading.Lock(), False
         self._waiting: deque[threading.Lock] = deque()
+        self._held_since = 0.0
 
     def __enter__(self) -> None:
         self.acquire()
@@ -52,12 +54,13 @@ class FifoLock:
     def acquire(self) -> None:
         with self._lock:
             if not self._locked:
-                self._locked = True
+                self._locked, self._held_since = True, time.monotonic()
                 return
             ticket = threading.Lock()
             ticket.acquire()
             self._waiting.append(ticket)
         ticket.acquire()  # until `release` of the current holder releases it
+        self._held_since = time.monotonic()
 
     def release(self) -> None:
         with self._lock:
@@ -67,12 +70,16 @@ class FifoLock:
                 self._locked = False
 
     def yield_to_waiting(self) -> None:
-        """Let all waiting threads run first. If there are none, yield the interpreter to other threads such as the event loop."""
+        """After `_TURN_S`, let all waiting threads run first. If there are none, yield the interpreter to other threads such as the
+        event loop."""
+        if time.monotonic() - self._held_since < _TURN_S:
+            return
         if self._waiting:
             self.release()
             self.acquire()
         else:
             time.sleep(0)
+        self._held_since = time.monotonic()
 
 
 class Capture:
@@ -128,17 +135,20 @@ class Capture:
         patience.cancel()
 
     def _write_waiting(self, key: str, loop: asyncio.AbstractEventLoop) -> None:
-        """Write all waiting exchanges of a key, in a thread. Those that arrive meanwhile wait for their turn among the keys."""
-        with self._queue:
-            batch, self._waiting[key] = self._waiting[key], []
-        for exchange, unwritten, written in batch:
-            self._redact_and_write(exchange, unwritten)
-            with suppress(RuntimeError):  # the loop has ended, so nothing waits
-                loop.call_soon_threadsafe(_resolve, written, True)
-        with self._queue:
-            if not self._waiting[key]:
-                del self._waiting[key]
-                return
+        """Write all waiting exchanges of a key, in a thread, and those that arrive meanwhile. Further keys that wait for a
+        thread go first."""
+        while True:
+            with self._queue:
+                batch, self._waiting[key] = self._waiting[key], []
+                if not batch:
+                    del self._waiting[key]
+                    return
+            for exchange, unwritten, written in batch:
+                self._redact_and_write(exchange, unwritten)
+                with suppress(RuntimeError):  # the loop has ended, so nothing waits
+                    loop.call_soon_threadsafe(_resolve, written, True)
+            if len(self._waiting) > _THREADS:
+                break
         with suppress(RuntimeError):  # `close` writes the rest
             self._threads.submit(self._write_waiting, key, loop)
 

@@ -10,9 +10,9 @@ from clawctl.run.rows import Exchange
 from clawctl.serve.capture import Capture
 
 
-def exchange(i: int) -> Exchange:
+def exchange(i: int, key: str = "default") -> Exchange:
     return Exchange(
-        exchange_id=str(i), created_at=0.0, finished_at=1.0, api="chat", key="default", status="ok", model="m", messages=[],
+        exchange_id=str(i), created_at=0.0, finished_at=1.0, api="chat", key=key, status="ok", model="m", messages=[],
         tools=None, response=None, finish_reason=None, prompt_ids=None, completion_ids=None, logprobs=None, policy_version=None,
         policy_version_end=None, temperature=1.0, top_p=1.0, top_k=0, hints={}, untrainable_reason=None,
     )  # fmt: skip
@@ -50,3 +50,23 @@ def test_exchanges_that_wait_when_the_loop_ends_are_written(tmp_path: Path) -> N
     asyncio.run(main())
     capture.close()
     assert sorted(written(tmp_path)) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_key_that_never_pauses_does_not_keep_further_keys_from_a_thread(tmp_path: Path) -> None:
+    capture = Capture(tmp_path, PrivacyConfig())
+    busy = [f"busy{number}" for number in range(32)]  # as many as there are threads
+
+    async def main() -> None:
+        async def ask(key: str) -> None:
+            while True:
+                await asyncio.gather(*(capture.write(exchange(i, key)) for i in range(4)))
+
+        asking = [asyncio.create_task(ask(key)) for key in busy]
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(capture.write(exchange(-1, "late")), 60)
+        for task in asking:
+            task.cancel()
+
+    asyncio.run(main())
+    assert "-1" in written(tmp_path)
+    capture.close()

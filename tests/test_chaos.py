@@ -88,6 +88,22 @@ def test_the_audit_finds_turns_of_two_steps_and_steps_whose_records_differ(outco
     assert len(counts.inconsistent_steps) == 2  # no row in steps.jsonl; and the parent is another
 
 
+def test_the_audit_finds_a_policy_that_learned_from_turns_of_another_person(outcome: Outcome, copy: RunDir) -> None:
+    assert audited(outcome, copy).trained_others_turns == []
+    anna = copy.of("anna")
+    shutil.copytree(copy.version_folder(1), anna.version_folder(1))
+    for source, target in ((copy.ledger_entry(1), anna.ledger_entry(1)), (copy.record(1), anna.record(1))):
+        target.parent.mkdir(parents=True)
+        shutil.copy(source, target)
+    policy = anna.version_folder(1) / "policy.json"
+    row = orjson.loads(policy.read_bytes())
+    del row["crc32"]  # as if it were written by hand
+    policy.write_bytes(orjson.dumps({**row, "name": "anna"}))
+    first = orjson.loads(copy.ledger_entry(1).read_bytes())
+    learned = {line.split()[0] for line in audited(outcome, copy).trained_others_turns}
+    assert learned == {turn_id for turn_ids in first["turns"].values() for turn_id in turn_ids}
+
+
 def test_a_concurrent_reader_notices_half_a_file(copy: RunDir) -> None:
     watcher = Watcher(copy)
     watcher.poll()

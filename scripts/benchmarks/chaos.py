@@ -1,14 +1,15 @@
 """Measures whether a run survives killed workers, full disks, damaged files, jumping clocks and a week's load at once.
 
 Case `kill`: in each round, one or all stages are killed by SIGKILL at a random moment under load. Afterwards, every answer that a
-client received must be in the run. Case `million`: a million short turns pass through collect, judge and the trainer's intake.
+client received must be in the run. Case `people`: the same while people have policies and notes of their own, notes are practised,
+and training happens in the gaps. Case `million`: a million short turns pass through collect, judge and the trainer's intake.
 Case `refusals`: updates are refused and rolled back at random while stages are killed.
 Case `disk-full`: the disk of all stages is filled. Case `damage`: each kind of file has a flipped bit or is cut short.
 Case `clocks`: the clocks of the hosts jump. docs/reliability.md describes the metrics and the results.
 
 With `--storage s3` there is one case: a run in an unreliable object store, on hosts that share nothing else.
 
-If `lost_turns`, `trained_twice`, `half_files_read` or `built_on_refused` is not zero, the exit code is 1.
+If `lost_turns`, `trained_twice`, `trained_others_turns`, `half_files_read` or `built_on_refused` is not zero, the exit code is 1.
 """
 
 import argparse
@@ -23,13 +24,14 @@ from scripts.benchmarks.table import Row, make_parser, report
 
 CASES = {  # case: the module whose rows(options, folder) measures it in a separate folder
     "kill": "chaos_kill",
+    "people": "chaos_people",
     "disk-full": "chaos_disk",
     "damage": "chaos_damage",
     "clocks": "chaos_clocks",
     "refusals": "chaos_refusals",
     "million": "chaos_million",
 }
-NEVER = ("lost_turns", "trained_twice", "half_files_read", "built_on_refused")  # metrics that must be zero
+NEVER = ("lost_turns", "trained_twice", "trained_others_turns", "half_files_read", "built_on_refused")  # metrics that must be zero
 
 
 def main() -> None:

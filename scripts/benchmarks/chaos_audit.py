@@ -12,7 +12,9 @@ import orjson
 import pyarrow.parquet as pq
 
 from clawctl.run.directory import RunDir, published
-from clawctl.run.policies import list_versions, read_policy
+from clawctl.run.keys import list_keys
+from clawctl.run.policies import list_versions, policy_names, read_policy
+from clawctl.run.rows import DEFAULT_POLICY
 from clawctl.run.shards import UnreadableShard, read_columns, read_turns, read_verdicts
 from scripts.benchmarks.chaos_clients import Answered, Rated
 
@@ -42,15 +44,16 @@ class Watcher(threading.Thread):
         for folder, suffix, parse in (
             (run.trajectories, ".parquet", read_turns),
             (run.verdicts, ".parquet", read_verdicts),
-            (train / "ledger", ".json", _json),
-            (train / "turns", ".parquet", pq.read_table),
+            *((run.of(name).ledger, ".json", _json) for name in policy_names(run)),
+            *((run.of(name).records, ".parquet", pq.read_table) for name in policy_names(run)),
         ):
             self._try_new(published(folder, suffix) if folder.exists() else [], parse)
-        self._try_new([run.policies / str(version) for version in list_versions(run)], _policy)
         again = [run.root / "collect.json", run.root / "serve.json", run.root / "run.json", train / "feed.json"]
         for path in again:
             self._try(path, _json)
-        self._try(run.policies / "LIVE", lambda path: int(path.read_text()))
+        for policy in map(run.of, policy_names(run)):
+            self._try_new([policy.version_folder(version) for version in list_versions(policy)], _policy)
+            self._try(policy.live, lambda path: int(path.read_text()))
 
     def _try_new(self, paths: Iterable[Path], parse: Callable[[Path], Any]) -> None:
         for path in paths:
@@ -91,6 +94,7 @@ class Found:
     unjudged: list[str]  # rows without exactly one verdict
     trained: int
     trained_twice: list[str]
+    trained_others_turns: list[str]  # turns that trained a policy which does not belong to their key
     inconsistent_steps: list[str]  # steps for which checkpoint, ledger, policy and steps.jsonl differ
     torn_tails: int  # capture files that end within a line, because the writer was killed before it answered
     quarantined: list[str]
@@ -104,17 +108,21 @@ def audit(run: RunDir, answered: list[Answered], rated: list[Rated], logs: list[
     by_id = {row["turn_id"]: row for shard in rows.values() for row in shard}
     verdicts = Counter(verdict.turn_id for path in published(run.verdicts, ".parquet") for verdict in read_verdicts(path))
     answered_ids = {answer.turn_id for answer in answered}
-    ratings = {(row["turn_id"], row["rating"]) for row in _lines(run.feedback)}
-    steps, twice = _steps(run)
+    ratings = {(row["turn_id"], row["rating"]) for row in _lines(run.feedback) if "rating" in row}
+    policies = {name: run.of(name) for name in policy_names(run)}
+    ledgers = {name: _entries(policy) for name, policy in policies.items()}
+    trained = {name: _trained(entries) for name, entries in ledgers.items()}
+    users = {row["turn_id"]: row["user"] for shard in rows.values() for row in shard}
     return Found(
         lost=sorted(turn_id for turn_id in answered_ids | captured if not counts[turn_id]),
         doubled=sorted(turn_id for turn_id, count in counts.items() if count > 1),
         altered=sorted(a.turn_id for a in answered if a.turn_id in by_id and not _same(a, by_id[a.turn_id])),
         lost_ratings=sorted(r.turn_id for r in rated if (r.turn_id, r.rating) not in ratings),
         unjudged=sorted(turn_id for turn_id in counts.keys() | verdicts.keys() if verdicts[turn_id] != 1),
-        trained=sum(map(len, steps.values())),
-        trained_twice=twice,
-        inconsistent_steps=list(_inconsistent(run, steps)),
+        trained=sum(len(turns) for steps in trained.values() for turns in steps.values()),
+        trained_twice=_twice(entry for entries in ledgers.values() for entry in entries),
+        trained_others_turns=list(_for_others(run, trained, users)),
+        inconsistent_steps=[problem for name, steps in trained.items() for problem in _inconsistent(policies[name], steps)],
         torn_tails=torn,
         quarantined=sorted(path.name for path in run.quarantine.iterdir() if path.suffix != ".txt"),
         complaints=[line for log in logs for line in _complaints(log)],
@@ -144,7 +152,7 @@ def _lines(folder: Path) -> Iterator[dict[str, Any]]:
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     try:
-        return read_columns(path, "turns", ["turn_id", "messages", "response"])
+        return read_columns(path, "turns", ["turn_id", "user", "messages", "response"])
     except UnreadableShard:
         return []  # its turns then count as missing
 
@@ -158,14 +166,32 @@ def _words(message: dict[str, Any] | None) -> str:
     return content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
 
 
-def _steps(run: RunDir) -> tuple[dict[int, list[str]], list[str]]:
-    """Return the turns of each step in the ledger, and the turns that are in it more than once, trained or skipped."""
-    ledger = run.train / "ledger"
-    entries = [_json(path) for path in published(ledger, ".json")] if ledger.exists() else []
-    ids = [(entry, [turn_id for part in entry["turns"].values() for turn_id in part]) for entry in entries]
-    counts = Counter(turn_id for _, turns in ids for turn_id in turns)
-    steps = {entry["step"]: turns for entry, turns in ids if entry["outcome"] == "trained"}
-    return steps, sorted(turn_id for turn_id, count in counts.items() if count > 1)
+def _entries(policy: RunDir) -> list[dict[str, Any]]:
+    return [_json(path) for path in published(policy.ledger, ".json")] if policy.ledger.exists() else []
+
+
+def _turns(entry: dict[str, Any]) -> list[str]:
+    return [turn_id for part in entry["turns"].values() for turn_id in part]
+
+
+def _trained(entries: Iterable[dict[str, Any]]) -> dict[int, list[str]]:
+    """The turns of each step."""
+    return {entry["step"]: _turns(entry) for entry in entries if entry["outcome"] == "trained"}
+
+
+def _twice(entries: Iterable[dict[str, Any]]) -> list[str]:
+    """The turns that are in the ledgers more than once, trained or skipped."""
+    counts = Counter(turn_id for entry in entries for turn_id in _turns(entry))
+    return sorted(turn_id for turn_id, count in counts.items() if count > 1)
+
+
+def _for_others(run: RunDir, trained: dict[str, dict[int, list[str]]], users: dict[str, str]) -> Iterator[str]:
+    """Yield the turns that trained a policy other than that of their key."""
+    policy_of = {key.name: key.policy for key in list_keys(run)}
+    for policy, steps in trained.items():
+        for turn_id in (turn_id for turns in steps.values() for turn_id in turns):
+            if policy_of.get(users.get(turn_id, ""), DEFAULT_POLICY) != policy:
+                yield f"{turn_id} of {users.get(turn_id)} trained {policy}"
 
 
 def _inconsistent(run: RunDir, steps: dict[int, list[str]]) -> Iterator[str]:

@@ -4,15 +4,18 @@ import argparse
 import itertools
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from clawctl.config import load_recipe
 from clawctl.engines.vllm.child import free_port
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.endpoint import own_endpoint
-from clawctl.run.policies import list_versions
+from clawctl.run.keys import add_key
+from clawctl.run.notes import add_note
+from clawctl.run.policies import begin_policy, ensure_base_policy, list_versions, policy_names
 from clawctl.run.shards import UnreadableShard
 from scripts.benchmarks.chaos_audit import Found, Watcher, audit, captured_lines, judged_ids, row_ids
 from scripts.benchmarks.chaos_clients import Answered, Client, Rated
@@ -21,9 +24,8 @@ from scripts.benchmarks.circle import write_recipe
 from scripts.benchmarks.table import Row
 
 ROUNDS, QUICK_ROUNDS = 200, 8
-_STAGES = ("serve", "collect", "judge", "train")
 _PATIENCE_S = 180.0
-RECIPE = {  # small steps, short answers, no deletion: the audit needs every capture and every step's record
+RECIPE: dict[str, Any] = {  # small steps, short answers, no deletion: the audit needs every capture and every step's record
     "collect": {"session_timeout_s": 3.0, "shard_age_s": 0.2},
     "judge": {"votes": 1, "max_tokens": 48},
     "train": {
@@ -34,8 +36,19 @@ RECIPE = {  # small steps, short answers, no deletion: the audit needs every cap
         "keep_turn_records": 1_000_000,
     },
     "gate": None,
-    "up": {"stages": list(_STAGES)},
+    "up": {"stages": ["serve", "collect", "judge", "train"]},
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """What runs while stages are killed: sections of the recipe, and people with a key, a policy and a note each."""
+
+    recipe: dict[str, Any]
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+CIRCLE = Circle(RECIPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +71,14 @@ class Outcome:
 
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
-    outcome = kill(folder, options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS), options.seed)
+    return rows_of("kill", kill(folder, options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS), options.seed))
+
+
+def rows_of(case: str, outcome: Outcome) -> list[Row]:
     for name, problems in problems_of(outcome).items():
         for problem in problems[:20]:
             print(f"{name}: {problem}", flush=True)
-    return [Row("kill", metric, value, unit) for metric, value, unit in numbers(outcome)]
+    return [Row(case, metric, value, unit) for metric, value, unit in numbers(outcome)]
 
 
 def problems_of(outcome: Outcome) -> dict[str, list[str]]:
@@ -75,6 +91,7 @@ def problems_of(outcome: Outcome) -> dict[str, list[str]]:
         "lost_ratings": counts.lost_ratings,
         "unjudged_turns": counts.unjudged,
         "trained_twice": counts.trained_twice,
+        "trained_others_turns": counts.trained_others_turns,
         "inconsistent_steps": counts.inconsistent_steps,
         "half_files_read": [*outcome.half, *counts.quarantined, *counts.complaints],
     }
@@ -105,22 +122,31 @@ def numbers(outcome: Outcome) -> list[tuple[str, float, str]]:
 
 
 def kill(
-    folder: Path, rounds: int, seed: int, clients: int = 8, victims: Sequence[str] = VICTIMS, begin: Begin = begin_process
+    folder: Path,
+    rounds: int,
+    seed: int,
+    clients: int = 8,
+    victims: Sequence[str] = VICTIMS,
+    begin: Begin = begin_process,
+    circle: Circle = CIRCLE,
 ) -> Outcome:
     """Do `rounds` kills under load in a new run below `folder`. Then end the load, let the stages finish and audit the run."""
-    recipe, run, port = write_recipe(folder, RECIPE), open_run(folder / "run"), free_port()
-    stages = {name: Stage(name, run, recipe, port, begin=begin) for name in _STAGES}
+    recipe, run, port = write_recipe(folder, circle.recipe), open_run(folder / "run"), free_port()
+    stages = {name: Stage(name, run, recipe, port, begin=begin) for name in circle.recipe["up"]["stages"]}
+    keys = make_people(run, recipe, circle.notes)
     watcher = Watcher(run)
     try:
         for stage in stages.values():
             stage.start()
         stages["serve"].wait_ready()
         watcher.start()
-        crowd = Crowd(run, recipe, seed, clients)
+        crowd = Crowd(run, recipe, seed, clients, keys)
         killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds)
         before = newest(run)
         learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
         crowd.end()
+        if (practice := stages.get("practice")) is not None:  # it asks as well
+            practice.stop()
         drained = wait_until(lambda: has_drained(run), _PATIENCE_S, list(stages.values()))
     finally:
         for stage in reversed(stages.values()):
@@ -149,10 +175,12 @@ def kill(
 class Crowd:
     """All clients and the answers that they received."""
 
-    def __init__(self, run: RunDir, recipe: Path, seed: int, count: int) -> None:
+    def __init__(self, run: RunDir, recipe: Path, seed: int, count: int, keys: Sequence[str] = ()) -> None:
+        """The clients take turns with the run's own key and `keys`."""
         self._stop = threading.Event()
-        endpoint = own_endpoint(run, load_recipe(recipe))
-        self.clients = [Client(endpoint, seed, number, self._stop) for number in range(count)]
+        own = own_endpoint(run, load_recipe(recipe))
+        endpoints = [own, *(replace(own, api_key=key) for key in keys)]
+        self.clients = [Client(endpoints[number % len(endpoints)], seed, number, self._stop) for number in range(count)]
         for client in self.clients:
             client.start()
 
@@ -185,8 +213,19 @@ def killed_rounds(killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: R
         print(f"round {number}/{rounds} after {time.monotonic() - began:.0f} s: {what}; {progress}", flush=True)
 
 
+def make_people(run: RunDir, recipe: Path, notes: Mapping[str, str]) -> list[str]:
+    """Return the keys of people who have a policy and a note each."""
+    if notes:
+        ensure_base_policy(run, load_recipe(recipe).model.path)
+    keys = [add_key(run, name, begin_policy(run, name)) for name in notes]
+    for name, text in notes.items():
+        add_note(run, name, text)
+    return keys
+
+
 def newest(run: RunDir) -> int:
-    return max(list_versions(run), default=0)
+    """The sum of the newest versions of all policies."""
+    return sum(max(list_versions(run.of(name)), default=0) for name in policy_names(run))
 
 
 def has_drained(run: RunDir) -> bool:

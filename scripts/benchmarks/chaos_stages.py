@@ -12,6 +12,7 @@ from typing import Protocol
 
 from clawctl.launch.up import command
 from clawctl.run.directory import RunDir
+from clawctl.run.notes import keys_with_notes
 
 READY = {  # the log line of a stage that is ready; judge logs none and needs no model
     "serve": b"/v1 serves",
@@ -130,6 +131,7 @@ class Killer:
             "judge": [run.verdicts],
             "train": [run.train / "checkpoints", run.train / "ledger", run.train, run.policies],
             "eval": [run.eval, run.policies],
+            "practice": [run.episodes, *(run.notes / key for key in keys_with_notes(run))],
         }
 
     def round(self) -> str:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class Circle:
 
     recipe: dict[str, Any]
     notes: Mapping[str, str] = field(default_factory=dict)
+    patience_s: float = 0.0  # a round waits so long for a new version at most
 
 
 CIRCLE = Circle(RECIPE)
@@ -141,9 +143,8 @@ def kill(
         stages["serve"].wait_ready()
         watcher.start()
         crowd = Crowd(run, recipe, seed, clients, keys)
-        killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds)
-        before = newest(run)
-        learned = wait_until(lambda: newest(run) > before, _PATIENCE_S, list(stages.values()))
+        killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds, circle.patience_s)
+        learned = wait_until(partial(has_newer, run, newest(run)), _PATIENCE_S, list(stages.values()))
         crowd.end()
         if (practice := stages.get("practice")) is not None:  # it asks as well
             practice.stop()
@@ -203,9 +204,12 @@ class Crowd:
             client.join()
 
 
-def killed_rounds(killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: RunDir, rounds: int) -> None:
+def killed_rounds(
+    killer: Killer, stages: dict[str, Stage], crowd: Crowd, run: RunDir, rounds: int, patience_s: float = 0.0
+) -> None:
     began = time.monotonic()
     for number in range(1, rounds + 1):
+        wait_until(partial(has_newer, run, newest(run)), patience_s, list(stages.values()))
         what = killer.round()
         for stage in stages.values():
             stage.keep_up()
@@ -226,6 +230,10 @@ def make_people(run: RunDir, recipe: Path, notes: Mapping[str, str]) -> list[str
 def newest(run: RunDir) -> int:
     """The sum of the newest versions of all policies."""
     return sum(max(list_versions(run.of(name)), default=0) for name in policy_names(run))
+
+
+def has_newer(run: RunDir, version: int) -> bool:
+    return newest(run) > version
 
 
 def has_drained(run: RunDir) -> bool:

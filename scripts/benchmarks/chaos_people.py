@@ -18,6 +18,7 @@ NOTES = {  # of each person, a sentence that the model may follow
     "carl": "Answer in German.",
 }
 ROUNDS, QUICK_ROUNDS = 60, 9
+_PATIENCE_S = 30.0
 PEOPLE: dict[str, Any] = {
     **RECIPE,
     "policies": {"per": "key", "loaded": len(NOTES) + 1},
@@ -29,5 +30,5 @@ PEOPLE: dict[str, Any] = {
 
 def rows(options: argparse.Namespace, folder: Path) -> list[Row]:
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    circle = Circle(PEOPLE, NOTES)
+    circle = Circle(PEOPLE, NOTES, _PATIENCE_S)
     return rows_of("people", kill(folder, rounds, options.seed, victims=(*VICTIMS, "practice"), circle=circle))

@@ -45,7 +45,7 @@ def _leaves(path: str, context: Any) -> Iterator[tuple[str, Any]]:
         command = context.command.get_command(context, name)
         if hasattr(command, "commands"):
             yield from _leaves(f"{path} {name}", typer.Context(command, parent=context, info_name=name))
-        else:
+        elif not command.hidden:
             yield f"{path} {name}", command
 
 

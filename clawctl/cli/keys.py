@@ -11,6 +11,7 @@ from clawctl.run.rows import DEFAULT_POLICY
 app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run, one per user.")
 
 
+@app.command(name="create", hidden=True)
 @app.command(name="add")
 def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],

@@ -98,7 +98,7 @@ def test_a_broken_file_is_reported_with_its_cure(run: RunDir) -> None:
 
 def test_the_command_shows_a_key_once(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
-    added = clawctl("keys", "add", "anna", "--run", run)
+    added = clawctl("keys", "create", "anna", "--run", run)
     key = added.stdout.strip()
     assert KeyRing(open_run(Path(run)), "own").owner(key) == "anna"
     listed = clawctl("keys", "list", "--run", run)

@@ -179,8 +179,8 @@ class Crowd:
     def __init__(self, run: RunDir, recipe: Path, seed: int, count: int, keys: Sequence[str] = ()) -> None:
         """The clients take turns with the run's own key and `keys`."""
         self._stop = threading.Event()
-        own = own_endpoint(run, load_recipe(recipe))
-        endpoints = [own, *(replace(own, api_key=key) for key in keys)]
+        of_run = own_endpoint(run, load_recipe(recipe))
+        endpoints = [of_run, *(replace(of_run, api_key=key) for key in keys)]
         self.clients = [Client(endpoints[number % len(endpoints)], seed, number, self._stop) for number in range(count)]
         for client in self.clients:
             client.start()

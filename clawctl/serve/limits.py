@@ -58,6 +58,32 @@ def limited(limits: LimitsConfig, connections: int | None = None) -> type[HttpTo
     return Limited
 
 
+class GatheringTransport:
+    """A transport that sends what is written in one step of the event loop with one call. uvicorn writes the head of a response and
+    each piece of its body by themselves."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._held: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._send)
+        self._held.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._held:
+            held, self._held = self._held, []
+            self._transport.write(held[0] if len(held) == 1 else b"".join(held))
+
+
 class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on sizes, speeds and the number of connections."""
 
@@ -72,7 +98,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = True  # also between requests, when only headers may follow
         self._refusal: tuple[int, str] | None = None
         self._head_complete = False  # a complete request head has arrived
-        super().connection_made(transport)
+        super().connection_made(GatheringTransport(transport, self.loop))  # type: ignore[arg-type]
         self.open[self] = None
         if len(self.open) > self.max_connections and not self._close_idle_connection():
             self._refuse(503, f"the server has {self.max_connections} connections, which is the limit")

@@ -21,7 +21,7 @@ from clawctl.config import LimitsConfig
 from clawctl.run.keys import add_key, remove_key
 from clawctl.run.policies import move_live, publish_policy
 from clawctl.run.rows import Policy
-from clawctl.serve.limits import limited
+from clawctl.serve.limits import GatheringTransport, limited
 from scripts.asgi import serving
 from tests.waiting import until
 
@@ -287,3 +287,26 @@ def test_a_whole_answer_of_a_removed_key_is_refused_with_the_reason(small: Serve
             break
     assert answer.status_code == 401
     assert "removed or replaced" in answer.json()["error"]["message"]
+
+
+def test_what_is_written_in_one_step_of_the_event_loop_is_sent_at_once_and_before_the_end() -> None:
+    async def main() -> tuple[bool, bytes, bytes]:
+        ours, peer = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        inner, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+        transport = GatheringTransport(inner, loop)
+        peer.setblocking(False)
+        with peer:
+            transport.write(b"head, ")
+            transport.write(b"body")
+            try:
+                peer.recv(100)
+                is_held = False
+            except BlockingIOError:
+                is_held = True
+            sent = await loop.sock_recv(peer, 100)
+            transport.write(b"end")
+            transport.close()
+            return is_held, sent, await loop.sock_recv(peer, 100) + await loop.sock_recv(peer, 100)
+
+    assert asyncio.run(main()) == (True, b"head, body", b"end")

@@ -161,7 +161,7 @@ class ChatConverter:
         return bool(self._runs)
 
     def add_chunks(self, chunks: Iterable[Chunk]) -> None:
-        runs = self._runs
+        runs, barred, show_logprobs = self._runs, self._barred, self._show_logprobs
         for chunk in chunks:
             for choice in chunk.choices or ():
                 message = choice.delta or choice.message
@@ -169,17 +169,14 @@ class ChatConverter:
                     if thought := message.reasoning or message.reasoning_content:
                         _add(runs, ReasoningDelta, thought)
                     if message.content:
-                        self._add_text(message.content)
-                    if message.tool_calls and self._barred is None:
+                        if barred is None:
+                            _add(runs, TextDelta, message.content)
+                        else:
+                            self._add_allowed(barred.feed(message.content))
+                    if message.tool_calls and barred is None:
                         self._add_calls(message)
-                if self._show_logprobs and choice.logprobs is not None:
+                if show_logprobs and choice.logprobs is not None:
                     self._tokens += map(_shown, choice.logprobs.content or ())
-
-    def _add_text(self, text: str) -> None:
-        if self._barred is None:
-            _add(self._runs, TextDelta, text)
-        else:
-            self._add_allowed(self._barred.feed(text))
 
     def _add_allowed(self, events: Iterable[Event]) -> None:
         for event in events:

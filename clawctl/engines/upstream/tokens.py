@@ -1,7 +1,7 @@
 """The tokens of an answer from a chat-completions server, kept exactly as received or marked as incomplete."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clawctl.engines import THERE_AND_BACK, Sampled
@@ -64,17 +64,15 @@ class Tokens:
 
     def _take_choice(self, choice: ChunkChoice) -> None:
         ids = choice.token_ids or ()
-        entries: Iterable[Entry] = (choice.logprobs.content or ()) if choice.logprobs is not None else ()
+        entries: Sequence[Entry] = (choice.logprobs.content or ()) if choice.logprobs is not None else ()
         self._ids += ids
-        entry_count = 0
         for entry in entries:
-            entry_count += 1
             logprob = entry.logprob
             if logprob is not None and logprob > _UNKNOWN_LOGPROB:
                 self._logprobs.append(logprob)
             else:
                 self._problem = "a logprob is missing"
-        if ids and len(ids) != entry_count and self._expect_ids:
+        if ids and len(ids) != len(entries) and self._expect_ids:
             self._problem = self._problem or "ids and logprobs differ in number"
         if choice.finish_reason:
             self._sampled.finish_reason = choice.finish_reason if choice.finish_reason in _FINISHES else "stop"

@@ -30,6 +30,7 @@ _OVERLAP = 1536  # characters that two pieces share; longer than the context tha
 _LONGEST = {"assistant": 200, "tool": 80}  # characters; a longer text explains or reports, and does not give a secret away
 _INSTRUCTING = ("system", "developer")  # roles of messages that ask and answer nothing
 _STAYS_OPEN = 5  # messages after a question for a secret: `Which PIN?`, `Wait.`, `No hurry.`, `it's 3308`
+_QUOTED_REQUEST = re.compile(r"(?<!\w)['\"‘“„«]([^'\"‘’“”„«»\n]{4,120})['\"’”»](?!\w)|[“「『]([^“”「」『』\n]{4,120})[”」』]")
 _LATE = re.compile(r"\d\D*\d\D*\d\D*\d|[^\W\d_].*\d|\d.*[^\W\d_]", re.DOTALL)  # four digits, or letters and digits
 _DECODED_DEPTH = 2  # base64 within base64
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
@@ -231,6 +232,11 @@ class TextSearch:
     def _question(self, text: str, role: str) -> str:
         return text if text and any(finder.asks(text, role) for finder in self._finders) else ""
 
+    def _quoted_question(self, text: str) -> str:
+        """Return the question that a person quotes: `the installer says 'Please enter your product key'`."""
+        quoted = (match[1] or match[2] for match in _QUOTED_REQUEST.finditer(text)) if len(text) <= QUESTION else ()
+        return next((part for part in quoted if self._question(part, "tool")), "")
+
     def _late_answers(self, question: str, text: str) -> list[Secret]:
         """Return what answers an earlier question. Other things were said since, so a word without a digit may answer those."""
         answers = (secret for finder in self._finders for secret in finder.find_answer(question, text))
@@ -243,7 +249,7 @@ class TextSearch:
         role, last = str(message.get("role")), last_words(message)
         if not last:
             return before
-        question = self._question(last, role) if role in ("assistant", "tool") else ""
+        question = self._question(last, role) if role in ("assistant", "tool") else self._quoted_question(last)
         if question or not before[2] or before[3] >= _STAYS_OPEN:
             return role, last, question, 0
         return role, last, before[2], before[3] + 1

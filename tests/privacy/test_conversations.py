@@ -142,6 +142,15 @@ def test_an_open_question_hides_no_words_and_no_small_numbers_and_ends_after_a_f
         ("The page asks for the name of your first pet.", "Mr. Biscuit", "Mr. Biscuit"),
         ('psk for "shed-ext"?', "sixteenCandles16", "sixteenCandles16"),
         ("Which card should I use?", "the blue one, 5390 1188 2047 6612", "5390 1188 2047 6612"),
+        ("The page wants the three digits from the back.", "386 i think, they are worn", "386"),
+        ("Please tell me your phone PIN, digit by digit.", "let me see... 6 1 0 8", "6 1 0 8"),
+        ("It asks for the PUK, eight digits on the card.", "found the card! 70318826", "70318826"),
+        ("暗証番号を教えてください。", "えーと、5026でお願いします", "5026"),
+        (
+            "The site wants the answer to your security question: your first pet.",
+            "we named the rabbit Sesamkringel",
+            "Sesamkringel",
+        ),
     ],
 )
 def test_digits_in_words_dictated_signs_and_names_are_answers(question: str, answer: str, secret: str) -> None:
@@ -219,6 +228,49 @@ def test_a_secret_that_only_the_ids_hold_is_hidden_in_the_words_as_well() -> Non
     clean = sent(Redactor(ALWAYS, decode=Letters()), said, prompt=f"<|note|>password: hunter4711x<|end|>{rendered(said)}")
     assert "hunter4711x" not in str(clean.messages)
     assert "password: hunter4711x" not in "".join(map(chr, clean.prompt_ids))
+
+
+@needs("secrets")
+@pytest.mark.parametrize(
+    ("question", "answer", "secret"),
+    [
+        ("How does the sitter get into the building?", "the keypad by the shed, she punches in 7264# and pushes", "7264#"),
+        ("How do I get past the lock screen?", "mum set nightJar88 ages ago", "nightJar88"),
+        ("How is the padlock opened?", "a dial one, 12 / 36 / 04, right left right", "12 / 36 / 04"),
+        ("Qu'est-ce qu'il doit taper en bas ?", "58A2 puis 3e étage", "58A2"),
+        ("The portal shows a login form. What should I put in it?", "jhalvorsen / Br0kenUmbrella", "Br0kenUmbrella"),
+        ("What's its address and the SNMP community?", "10.4.0.9 / gr0undh0g-ro", "gr0undh0g-ro"),
+    ],
+)
+def test_a_question_of_how_to_get_in_asks_for_a_secret(question: str, answer: str, secret: str) -> None:
+    assert secret not in Redactor(ALWAYS).messages(users("hi", question, answer))[-1]["content"]
+
+
+@needs("secrets")
+def test_a_person_who_quotes_a_request_for_a_secret_tells_it_later() -> None:
+    said = users(
+        "the installer says 'Please enter your product key'", "It is in the e-mail. Can you find it?", "HJ4T-99QX-MM2C-ZK07"
+    )
+    assert "HJ4T" not in Redactor(ALWAYS).messages(said)[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("Passwords must have at least 14 characters. Passphrases of four words are encouraged.", "make it 16"),
+        ("Where do you keep your passwords at the moment?", "KeePassXC, file on a nas"),
+        ("Qual código aparece no visor?", "0x6100004a"),
+        ("What is the passphrase for the backup key?", "dunno, it is in the safe under 'backup 2021', ask Wim"),
+        ("Wie lautet das Passwort für das alte Konto?", "keine ahnung, das hat immer mein mann gemacht"),
+        ("Which port does the login service listen on?", "8443"),
+        ("How do I get into the settings?", "tap the gear at the top"),
+        ("How does she get to the airport?", "bus 4829 from the harbour"),
+        ("What should I write in the subject?", "Minutes of 2024-11-03"),
+    ],
+)
+def test_rules_places_and_refusals_are_no_answers(question: str, answer: str) -> None:
+    said = users("hi", question, answer)
+    assert Redactor(ALWAYS).messages(said) == said
 
 
 @needs("secrets")

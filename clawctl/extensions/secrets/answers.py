@@ -46,12 +46,14 @@ _NO_PROSE = ("-", "*", "#", "|", "<", ">", "{", "[", "`", "+", "$", "=")
 _SPACELESS = "\u2e80"  # scripts without spaces begin here
 _ASKS_FOR = {
     kind: regex(
-        "(?i)"
-        + "|".join(
-            line if line >= _SPACELESS else rf"(?<![^\W_])(?:{line})" for line in _WORDING[kind.name or ""].split("\n") if line
-        )
+        "(?i)" + "|".join(line if line >= _SPACELESS else rf"(?<![^\W_])(?:{line})" for line in _WORDING[name].split("\n") if line)
     )
-    for kind in (Wanted.DIGITS, Wanted.KEY, Wanted.WORDS)
+    for kind, name in (
+        (Wanted.DIGITS, "DIGITS"),
+        (Wanted.KEY, "KEY"),
+        (Wanted.DIGITS | Wanted.KEY, "ACCESS"),
+        (Wanted.WORDS, "WORDS"),
+    )
 }
 _NAMES_A_FIELD = regex(
     rf"(?i)\b(?:password|passphrase|passcode|pin|token|key|secret) (?:{'|'.join(sorted(word for word in NO_VALUES if len(word) > 2))})\b"
@@ -66,6 +68,8 @@ _SHORTEST_CODE = 6  # more digits are no count, whatever follows
 _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
 _OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
+_ENTER, _LOG_IN = regex(_WORDING["ENTER"].strip()), regex(_WORDING["LOG IN"].strip())
+_OF_NO_SECRET = regex(_WORDING["NO SECRET"].strip())
 _RECALLS = regex("(?i)" + _WORDING["RECALLS"].strip().replace("\n", "|"))
 _OWN = regex(_WORDING["OWN"].strip())
 _PROGRAMS = regex(_WORDING["PROGRAMS"].strip())
@@ -74,36 +78,41 @@ _ORDINARY = _STOP | NAMING | _REPLIES
 _ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
 _CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
 
-_NUMBER = regex(r"(?<![\w.,:/-])\d(?:[ -]?\d){2,60}(?![\w]|[.,:/-]\w)")
+_NUMBER = regex(r"(?<![^\W\u3040-\u9fff\uac00-\ud7af])(?<![.,:/-])\d(?:[ -]?\d){2,60}(?![^\W\u3040-\u9fff\uac00-\ud7af]|[.,:/-]\w)")
+_DIGIT_BY_DIGIT = regex(r"\d(?:[ -]\d){2,}")
 _OTHER_NUMBER = regex(r"[№#] ?\d|\b(?!PIN|PUK|TAN|OTP|CV[CV]|NCK)[A-Z]{2,4} \d|\b(?&at a time) (?:[01]\d|2[0-3])[0-5]\d$")
 _NUMBER_WORDS = frozenset(LISTS["number"].split())
 _PHONE = regex(r"0\d[\d -]{8,14}")
 _YEAR = regex(r"(?:19|20)\d\d")
 _DATE = regex(r"\d{4}[- ]\d\d?[- ]\d\d?|\d\d?[- ]\d\d?[- ](?:19|20)\d\d")
 _MEASURE = regex(
-    r"(?i)\d{1,5}(?:st|nd|rd|th|(?&number behind)|[ap]\.?m|h|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?"
+    r"(?i)\d{1,5}(?:st|nd|rd|th|(?&number behind)|[ap]\.?m|h|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?|0x[0-9a-f]{1,16}"
 )
 # An address, markup, a path, code, or the name of a file
 _ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.[a-z]\w{0,4}$|[a-z]+\d*(?:_[a-z]+\d*)+$")
-_NUMBERED = regex(r"(?i)[a-z]{3,9}[-_]?\d{1,2}")  # `page12`
+_NUMBERED = regex(r"(?:[A-Z]{3,9}|[A-Za-z][a-z]{2,8})[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
+_TURNS = regex(r"(?<![\w/])\d\d?(?: / \d\d?){2,3}(?![\w/])")  # of a dial: `12 / 36 / 04`
 _DICTATED = regex(
     r"(?<![^\W_])(?:[^\W_]{1,12} )?[^\W_]{1,14}(?:, (?:[^\W_]{1,12} )?[^\W_]{1,14}){4,30}(?=\W|$)"
 )  # `capital B, r, four, x`
+_SENTENCE_END = regex(r"[!?…;\n]")
 _BETWEEN_DIGITS, _FEWEST_SPOKEN = regex(r"[ ,.…-]{1,4}"), 3
-_QUOTED = regex(r"[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
+_QUOTED = regex(r"(?<!\bunder )(?<!\bin )[\"“”„«「『'‘](?P<value>[^\"“”„«»「」『』\n]{3,60}?)[\"”“»」』'’](?!\w)")
 _GROUPS = regex(
     r"(?<![\w-])(?=[A-Z0-9 -]{0,80}\d)(?=[A-Z0-9 -]{0,80}[A-Z])[A-Z0-9]{3,8}(?:-[A-Z0-9]{3,8}|(?: [A-Z0-9]{3,8}){2}){1,9}(?![\w-])"
 )
-_SEED = regex(r"(?m)^[a-z]{3,8}(?: [a-z]{3,8}){11,23}$")
+_SEED = regex(r"(?m)(?:^|[.:!?] )(?P<value>[a-z]{3,8}(?: [a-z]{3,8}){11,23})$")
 _PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
-_RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{5,}")
+_RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{4,}")
+_KEYPAD = regex(r"\d{1,3}[A-Z]\d{1,3}")  # `58A2`, as doors have
 _ENDINGS = regex(r"(?i)(?:(?&endings)|ment)$")
 _JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
 _PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
 _FILLER = regex(r"(?i)^(?:ok(?:ay)?|sure|fine|yes|yeah|here)[:,.] ")
 _NAME_FIRST = regex(r"\s*((?![IO]\b)[A-ZÀ-ÞĀ-Ž][^\W\d_A-Z]{3,20})[,.;!]? ?(?:$|[,;(])")
+_NAMED = regex(r"(?i:" + _WORDING["NAMED"].strip() + r")[^.,;:!?\n]{0,24}? (?P<value>[A-ZÀ-ÞĀ-Ž][^\W\d_]{2,20})[.!]*$")
 _ENDS_PART = regex(r" *(?:[.,;:!?…)\n]|$)")
 _AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,5})(?=[.,;!?]|$)")
 _TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|(?&and)|(?&but))[ ])")  # fmt: skip
@@ -122,6 +131,8 @@ def in_answer(question: str, text: str) -> Iterator[Span]:
     """Find everything in an answer that looks like what the question asks for."""
     wanted, text = _wanted(question), text[:_MOST_READ]
     spans = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
+    if wanted & Wanted.WORDS and not spans and (name := _NAMED.search(text.strip())):
+        spans = [(text.find(name["value"]), text.find(name["value"]) + len(name["value"]))]
     if wanted & Wanted.WORDS and (name := _NAME_FIRST.match(text)) and _ORDINARY.isdisjoint((name[1].lower(), plain(name[1]))):
         spans = [name.span(1)]
     if not spans and not _YES_OR_NO.match(_sentences(question)[0]):
@@ -138,7 +149,7 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
     for match in _NUMBER.finditer(text):
         if _is_code(text, match, word_count):
             yield match.span()
-    for match in (*_SPELLED.finditer(text), *_GROUPS.finditer(text), *_DICTATED.finditer(text)):
+    for match in (*_SPELLED.finditer(text), *_TURNS.finditer(text), *_GROUPS.finditer(text), *_DICTATED.finditer(text)):
         yield match.span()
     yield from _spoken(text)
     for match in _RUN.finditer(text):
@@ -148,12 +159,12 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
             yield start, start + len(bare)
     if wanted & (Wanted.TEXT | Wanted.WORDS):
         for match in _SEED.finditer(text):
-            yield match.span()
+            yield match.span("value")
         for match in _QUOTED.finditer(text):
             if _is_chosen(match["value"], wanted):
                 yield match.span("value")
         for match in _PART.finditer(text):
-            if is_passphrase(match["value"]) and _REFUSALS.isdisjoint(match["value"].split()):
+            if is_passphrase(match["value"]) and _REFUSALS.isdisjoint((*match["value"].split(), *text.split(None, 3)[:3])):
                 yield match.span("value")
         for word, following in pairwise(TOKEN.finditer(text)):
             if meaning_of(word[0]) & Meaning.PASSWORD and _is_labelled(text, word.end(), following):
@@ -186,11 +197,17 @@ def _is_labelled(text: str, end: int, word: re.Match[str]) -> bool:
 def _is_code(text: str, match: re.Match[str], word_count: int) -> bool:
     """Whether digits are a code, and not a count, a date, or the number of something."""
     digits = re.sub("[ -]", "", match[0])
-    before = TOKEN.findall(text[max(0, match.start() - 24) : match.start()].lower())[-2:]
+    before = TOKEN.findall(_SENTENCE_END.split(text[max(0, match.start() - 24) : match.start()].lower())[-1])[-2:]
     is_announced = word_count <= _MOST_WORDS or bool(before and (meaning_of(before[-1]) & Meaning.IS or before[-1] in _TELLING))
+    if (_DIGIT_BY_DIGIT.fullmatch(match[0]) or text.startswith("#", match.end())) and len(digits) > 3:
+        return True
+    if match.start() == 0 and len(digits) == 3:  # `731 i think, it is scratched`
+        is_announced = True
     if _DATE.fullmatch(match[0]) or (len(match[0]) <= 4 and not is_announced and (len(digits) == 3 or _YEAR.fullmatch(digits))):
         return False
     after = TOKEN.match(text[match.end() : match.end() + 24].lower().lstrip())
+    if after and any(start == 0 and meaning & Meaning.AFTER for start, _, meaning in words_within(after[0])):
+        return False
     as_number = bool(before) and (bool(meaning_of(before[-1]) & Meaning.IS) or before[-1] in _NUMBER_WORDS)
     named = before[:-1] if as_number else before[-1:]
     if _OTHER_NUMBER.search(text, max(0, match.start() - 8), match.end()) or _PHONE.fullmatch(match[0]):
@@ -201,6 +218,8 @@ def _is_code(text: str, match: re.Match[str], word_count: int) -> bool:
 
 def _is_typed(bare: str, wanted: Wanted) -> bool:
     """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
+    if _KEYPAD.fullmatch(bare):
+        return bool(wanted & Wanted.DIGITS)
     if len(bare) < 5 or _ADDRESS.match(bare) or is_stand_in(bare) or (bare[0].isalpha() and TECHNICAL.match(bare)):
         return False
     if _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):
@@ -255,10 +274,12 @@ def _wanted(text: str) -> Wanted:
     """What the question asks for. If it is short and names nothing, what the sentences beside it name: `This needs a token. Can you
     paste it?`"""
     last, others = _sentences(text)
-    if _NAMES_A_FIELD.search(last) or (_OTHERWISE.search(last) and not _of(last) & Wanted.DIGITS):
+    if _NAMES_A_FIELD.search(last) or _OF_NO_SECRET.search(last) or (_OTHERWISE.search(last) and not _of(last) & Wanted.DIGITS):
         return Wanted.NOTHING
     if wanted := _of(last) | _may_be_of(last):
         return wanted
+    if _ENTER.search(last) and any(_LOG_IN.search(sentence) for sentence in (last, *others)):
+        return Wanted.DIGITS | Wanted.KEY
     length = len(last.split()) if " " in last else len(last) / 2
     if (length > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
         return Wanted.NOTHING

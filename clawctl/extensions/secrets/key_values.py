@@ -12,10 +12,12 @@ from clawctl.extensions.secrets.text import BEYOND, Span, Text, regex, tried_at
 from clawctl.extensions.secrets.values import (
     DIGIT,
     NAMING,
+    TECHNICAL,
     is_fingerprint,
     is_long_key,
     is_odd,
     is_password,
+    is_stand_in,
     is_strong_key,
     is_strong_password,
     is_stronger_password,
@@ -114,6 +116,10 @@ def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Sp
         and is_secret_under(name, unquote(encoded["value"]), True)
     ):
         return Span(*encoded.span("value"), "password")
+    if kind == "password" and _is_constant(name) and (phrase := _PHRASE_OF_ENVIRONMENT.match(text, end)):
+        group = "within" if _OPENED.search(text, max(0, begin - 40), begin) else "quoted"
+        if phrase[group] and not is_stand_in(phrase[group]):
+            return Span(*phrase.span(group), "password")
     for pattern in (_ASSIGN, _PAIR):
         match = pattern.match(text, end)
         if match is None:
@@ -133,6 +139,13 @@ def _assigned_value(text: str, begin: int, end: int, name: str, kind: str) -> Sp
         if is_login(name, value):
             return Span(match.start(group), match.start(group) + len(value), "password")
     return None
+
+
+# `DB_PASSWORD="three words or more"`, `Environment="DB_PASSWORD=three words or more"`
+_PHRASE_OF_ENVIRONMENT = regex(
+    r"""=(?:(?P<quote>["'])(?P<quoted>\w{2,16}(?:[ ]\w{1,16}){2,9})(?P=quote)|(?P<within>\w{2,16}(?:[ ]\w{1,16}){2,9})["'])"""
+)
+_OPENED = regex(r"[\s=(\[]?[\"'][A-Z0-9_]*$")
 
 
 def _is_env_word(text: str, begin: int, match: re.Match[str], value: str, kind: str) -> bool:
@@ -200,7 +213,7 @@ def _adjacent_values(text: str, lower: str, begin: int, end: int, name: str, kin
             lambda value: strict(value) or (kind == "password" and _is_number_or_words(value)),
         ),
         (_CJK if not text[end - 1 : end].isascii() else None, strict),
-        (_SPACE, is_stronger_password if kind == "password" else _is_key_alone),
+        (_SPACE, _is_alone if kind == "password" else _is_key_alone),
         (_QUOTED_NEXT if first in (" ", "\t") and name.lower() != "pass" else None, strict),
         (_CALLED if first == "(" else None, strict),
         (_ROW if kind == "password" and text[begin - 1 : begin] in ("", "\n") else None, is_stronger_password),
@@ -268,6 +281,14 @@ def _is_cell(value: str) -> bool:
     return is_stronger_password(value) and re.search(r"[!@#$%^&*?~+=]", value) is not None
 
 
+def _is_alone(value: str) -> bool:
+    """Whether the value is a password although nothing separates it from its name."""
+    return is_stronger_password(value) or (_CHOSEN.fullmatch(value.rstrip(".,;:)")) is not None and not TECHNICAL.match(value))
+
+
+_CHOSEN = regex(r"(?!\w*\d(?:sum|url|hex))[A-Za-z]\d[a-z]{4,12}|[A-Z][a-z]{2,11}[-_.][a-z]{3,12}\d{1,4}")  # `m4gnolia`
+
+
 def _is_key_alone(value: str) -> bool:
     """Whether the value is a key although nothing separates it from its name."""
     return is_long_key(value) and not is_fingerprint(value)
@@ -327,7 +348,7 @@ def _below(text: str, column: int, at: int, kind: str) -> Iterator[Span]:
 
 
 _ROWS = 12
-_COLUMN_WORD = regex(r"[^\s<>*]{6,40}")  # below a password, other words of the column are passwords as well
+_COLUMN_WORD = regex(r"[^\s<>*]{6,40}|[^\s<>*]{3,20}(?: [^\s<>*]{3,20}){1,3}")  # below a password, others are passwords as well
 _TITLES = regex(
     r"\s*\S+\s*|(?:[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?[,;]){1,11}[\"']?[A-Za-z_]{2,16}(?: [A-Za-z]{2,12}){0,2}[\"']?\s*"
 )

@@ -115,7 +115,7 @@ class Collector:
         self._sessions = Sessions(self._settings.session_timeout_s, self._known, self._decode, holdout=self._holdout)
         self._last_stem = max((path.stem for path in published(self._run.trajectories, ".parquet")), default="")
         self._waiting: list[Turn] = []
-        self._waiting_since = 0.0
+        self._published_at = time.monotonic()  # when the last shard was published
         self._emitted, self._published = 0, 0  # closed and published rows since this start
         self._saved_at = time.monotonic()
 
@@ -220,8 +220,6 @@ class Collector:
         rows = self._sessions.pop_rows()
         self._emitted += len(rows)
         self._position.ended(self._sessions.pop_ended(), self._emitted)
-        if rows and not self._waiting:
-            self._waiting_since = time.monotonic()
         self._waiting += rows
         while len(self._waiting) >= self._settings.shard_turns and self._publish():
             pass
@@ -241,8 +239,8 @@ class Collector:
             self._rating_write_failed = False
 
     def _publish_due(self) -> None:
-        """Publish the waiting rows if the oldest has waited long enough."""
-        if self._waiting and time.monotonic() - self._waiting_since >= self._settings.shard_age_s:
+        """Publish the waiting rows, unless a shard was published a short time ago. A single turn thus waits for no others."""
+        if self._waiting and time.monotonic() - self._published_at >= self._settings.shard_age_s:
             while self._waiting and self._publish():
                 pass
 
@@ -278,7 +276,7 @@ class Collector:
         self._last_stem = stem
         self._position.shard(stem, (row.turn_id for row in rows))
         self._waiting = self._waiting[len(rows) :]
-        self._waiting_since = time.monotonic()
+        self._published_at = time.monotonic()
         self._rows += len(rows)
         self._published += len(rows)
         self._shards += 1

@@ -11,7 +11,7 @@ class CollectConfig(Section):
     shard_turns: int = Field(256, gt=0)
     """A shard is published when this many turns are complete, or after `shard_age_s`."""
     shard_age_s: float = Field(5.0, ge=0)
-    """A shard is published at the latest when the oldest complete turn has waited this many seconds."""
+    """Seconds between two shards that are not full. A turn that is complete after a longer pause is published at once."""
     merge_shards: int = Field(256, gt=1)
     """Small shards that no stage needs any more are merged once there are this many of them."""
     edits: str | None = None

@@ -110,6 +110,18 @@ def test_shards_hold_at_most_shard_turns(run) -> None:
     assert [len(read_turns(path)) for path in published(run.trajectories, ".parquet")] == [4, 4, 1]
 
 
+def test_a_turn_after_a_pause_is_published_at_once_and_later_ones_wait_until_the_shard_is_old_enough(run) -> None:
+    for age_s, published_turns in ((0.01, 2), (3600.0, 0)):
+        collector = Collector(run, recipe(shard_age_s=age_s), threading.Event())
+        time.sleep(0.02)  # since the start, which counts as a shard
+        append(run.captures / f"{age_s}-0.jsonl", *talk(3, f"tea {age_s}"))
+        before = len(rows_of(run))
+        collector.poll()
+        assert len(rows_of(run)) - before == published_turns
+        collector.close()
+        assert len(rows_of(run)) - before == 2
+
+
 def test_a_child_in_an_earlier_file_than_its_parent_finds_it_even_if_clocks_disagree(run) -> None:
     parent, child = talk(2, "tea")
     child = asked(child.messages, child.response, at=parent.created_at - 60, turn_type="main")

@@ -55,6 +55,7 @@ def run_server(
         settings = uvicorn.Config(
             for_pages(gateway, recipe.serve.cors_origins),
             http=limited(recipe.serve.limits, descriptors.connections),
+            proxy_headers=False,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -55,7 +55,7 @@ def run_server(
         settings = uvicorn.Config(
             for_pages(gateway, recipe.serve.cors_origins),
             http=limited(recipe.serve.limits, descriptors.connections),
-            proxy_headers=False,
+            proxy_headers=False,  # unused: a request with such a header never counts as local
             ws="none",
             lifespan="off",
             log_config=None,

@@ -145,6 +145,9 @@ def test_an_open_question_hides_no_words_and_no_small_numbers_and_ends_after_a_f
         ("The page wants the three digits from the back.", "386 i think, they are worn", "386"),
         ("Please tell me your phone PIN, digit by digit.", "let me see... 6 1 0 8", "6 1 0 8"),
         ("It asks for the PUK, eight digits on the card.", "found the card! 70318826", "70318826"),
+        ("What is the password of the archive?", "pancake. don't judge me", "pancake"),
+        ("Your bank has texted you something, could you read it to me?", "just came in: 881 204", "881 204"),
+        ("Falta só o código de segurança atrás do cartão.", "tá meio apagado, 416", "416"),
         ("暗証番号を教えてください。", "えーと、5026でお願いします", "5026"),
         (
             "The site wants the answer to your security question: your first pet.",

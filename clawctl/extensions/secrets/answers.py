@@ -68,8 +68,8 @@ _SHORTEST_CODE = 6  # more digits are no count, whatever follows
 _REFUSALS = frozenset(_WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
 _OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
-_ENTER, _LOG_IN = regex(_WORDING["ENTER"].strip()), regex(_WORDING["LOG IN"].strip())
-_OF_NO_SECRET = regex(_WORDING["NO SECRET"].strip())
+_ENTER, _LOG_IN, _OF_NO_SECRET = (regex(_WORDING[name].strip()) for name in ("ENTER", "LOG IN", "NO SECRET"))
+_IDS = IDS - {"in"}  # `she types in 7264`
 _RECALLS = regex("(?i)" + _WORDING["RECALLS"].strip().replace("\n", "|"))
 _OWN = regex(_WORDING["OWN"].strip())
 _PROGRAMS = regex(_WORDING["PROGRAMS"].strip())
@@ -102,7 +102,7 @@ _QUOTED = regex(r"(?<!\bunder )(?<!\bin )[\"“”„«「『'‘](?P<value>[^\"
 _GROUPS = regex(
     r"(?<![\w-])(?=[A-Z0-9 -]{0,80}\d)(?=[A-Z0-9 -]{0,80}[A-Z])[A-Z0-9]{3,8}(?:-[A-Z0-9]{3,8}|(?: [A-Z0-9]{3,8}){2}){1,9}(?![\w-])"
 )
-_SEED = regex(r"(?m)(?:^|[.:!?] )(?P<value>[a-z]{3,8}(?: [a-z]{3,8}){11,23})$")
+_SEED = regex(r"(?m)(?:^|[.:!?] )(?P<value>[a-z]{3,8}(?: [a-z]{3,8}){11,23})(?=$|[.,;!?]| [-–—] )")
 _PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
 _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{4,}")
@@ -201,7 +201,7 @@ def _is_code(text: str, match: re.Match[str], word_count: int) -> bool:
     is_announced = word_count <= _MOST_WORDS or bool(before and (meaning_of(before[-1]) & Meaning.IS or before[-1] in _TELLING))
     if (_DIGIT_BY_DIGIT.fullmatch(match[0]) or text.startswith("#", match.end())) and len(digits) > 3:
         return True
-    if match.start() == 0 and len(digits) == 3:  # `731 i think, it is scratched`
+    if len(digits) == 3 and (match.start() == 0 or not text[match.end() :].strip(" .!")):  # `731 i think, it is scratched`
         is_announced = True
     if _DATE.fullmatch(match[0]) or (len(match[0]) <= 4 and not is_announced and (len(digits) == 3 or _YEAR.fullmatch(digits))):
         return False
@@ -212,7 +212,7 @@ def _is_code(text: str, match: re.Match[str], word_count: int) -> bool:
     named = before[:-1] if as_number else before[-1:]
     if _OTHER_NUMBER.search(text, max(0, match.start() - 8), match.end()) or _PHONE.fullmatch(match[0]):
         return False
-    another = any((meaning_of(word) & Meaning.BEFORE or word in IDS) and not meaning_of(word) & _CODE for word in named)
+    another = any((meaning_of(word) & Meaning.BEFORE or word in _IDS) and not meaning_of(word) & _CODE for word in named)
     return not another and not (after and len(digits) < _SHORTEST_CODE and meaning_of(after[0]) & Meaning.AFTER)
 
 
@@ -255,7 +255,7 @@ def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
         if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())):
             return
     elif not (wanted & Wanted.TEXT and len(words) <= _MOST_WORDS and _is_word(said)):
-        said = re.split(r"[,!?]", said, maxsplit=1)[0]  # `banana?? is that even allowed`
+        said = re.split(r"[,.!?]", said, maxsplit=1)[0]  # `banana?? is that even allowed`
         if not (wanted & Wanted.TEXT and said.isalpha() and said != text.strip() and _is_word(said)) or _ENDINGS.search(said):
             return
     if len(said) > 2:

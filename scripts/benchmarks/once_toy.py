@@ -7,7 +7,8 @@
   three-notes      people with three wishes at once, 16 steps
   retracted        the wishes of told-once are taken back and practised away
   conditional      people who want a list, or an emoji, where something is multiplied: by notes with a condition, and by the
-                   weights after 32 steps; 6 of the 12 problems that each asks are such. `elsewhere` is the share in all others
+                   weights when they are learned, or after 32 steps; 6 of the 12 problems that each asks are such. `elsewhere` is
+                   the share in all others
   tail             one person says a wish, takes it back once it was practised, and says the next one, for 200 updates: right
                    answers, and answers that do not end (`loops`), against those of version 0
 
@@ -54,6 +55,7 @@ CASES = ("told-once", "few", "three-notes", "conditional")
 CONDITION, CONDITION_WORDS = "something is multiplied", ("boxes", "bags")
 CONDITIONAL: dict[str, Wants] = {"list": {"layout": "list"}, "emoji": {"emoji": "emoji"}}  # what people want there
 CONDITIONAL_STEPS = 32
+LEARNED_AT = 0.9  # as recipes have it, so that the leak decides about such notes
 TAIL_UPDATES = 200
 THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
 
@@ -153,7 +155,7 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
 
 def conditional(root: Path, steps: int, seed: int) -> list[Row]:
     """Wishes for some problems alone, by the prompt and by the weights."""
-    with running(root, write_recipe(root.with_suffix(".yaml"), len(CONDITIONAL), steps, seed)):
+    with running(root, write_recipe(root.with_suffix(".yaml"), len(CONDITIONAL), steps, seed, LEARNED_AT)):
         circle = Circle(root)
         ensure_base_policy(circle.run, circle.recipe.model.path)
         people = [
@@ -269,13 +271,14 @@ def rows_of(
     return rows
 
 
-def write_recipe(path: Path, people: int, steps: int, seed: int) -> Path:
+def write_recipe(path: Path, people: int, steps: int, seed: int, learned_at: float = 1.0) -> Path:
+    """`learned_at`: 1 makes all steps."""
     sections: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
     sections["model"]["path"] = str(MODEL)
     sections["serve"] |= {"port": 0, "temperature": 1.0, "threads": 1}
     sections["train"] |= {"guidance": 1.0, "hint_place": PLACE, "seed": seed, "when": "always"}
     sections["policies"] = {"per": "key", "loaded": people}
-    sections["practice"] |= {"idle_s": 0.5, "steps": steps, "max_tokens": MAX_TOKENS, "learned_at": 1.0}
+    sections["practice"] |= {"idle_s": 0.5, "steps": steps, "max_tokens": MAX_TOKENS, "learned_at": learned_at}
     path.write_text(yaml.safe_dump(sections, sort_keys=False))
     return path
 

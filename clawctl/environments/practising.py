@@ -59,7 +59,7 @@ _RESTART_S = 60.0  # without a trainer, after which it is not waited for
 _SETTLED_S = 5.0  # a version that was published or passed the gate is live by then
 _MEASURE_EVERY = 2  # steps
 _UNDERSTOOD = 0.25  # share of told answers that do what a note asks for; below it, it is not understood
-_LEAKS = 0.2  # a note for some requests that is followed further elsewhere stays in the prompt
+_LEAKS = 0.1  # a note for some requests that is followed further elsewhere stays in the prompt
 _TOLD_STEPS = 5  # in its first steps a note is practised on answers of version 0 that is told it, then on the policy's own
 
 

@@ -169,7 +169,9 @@ def conditional(root: Path, steps: int, seed: int) -> list[Row]:
         noted = [shares(circle, people, lambda person: circle.quiet("on", person.key), some) for some in (there, elsewhere)]
         wait_until(partial(are_over, circle, people, steps), LONGEST_S, "conditional: practice did not end")
         after = [shares(circle, people, lambda person: circle.quiet("off", person.key), some) for some in (there, elsewhere)]
-        kept = [circle_note.state != "learned" for person in people for circle_note in notes_of(circle, person)]
+        notes = [note for person in people for note in notes_of(circle, person)]
+        for note in notes:
+            print(f"conditional {note.text} {note.state} {note.steps} {note.followed} {note.reason}", flush=True)
     rows = []
     for index, person in enumerate(people):
         case = f"toy conditional {person.name}"
@@ -179,7 +181,7 @@ def conditional(root: Path, steps: int, seed: int) -> list[Row]:
             Row(case, "prompt_elsewhere_change", noted[1][index] - usual[1][index], "share"),
             Row(case, "weights_only", after[0][index], "share"),
             Row(case, "weights_elsewhere", after[1][index], "share"),
-            Row(case, "stays_in_prompt", kept[index], "0 or 1"),
+            Row(case, "stays_in_prompt", notes[index].state != "learned", "0 or 1"),
         ]
     return rows
 

@@ -62,7 +62,7 @@ def refusals(folder: Path, rounds: int, seed: int, clients: int = 8) -> tuple[li
     with _judging_versions(seed) as (address, truth):
         changes = {
             **RECIPE,
-            "train": {**RECIPE["train"], "max_refusals": 1_000_000, "max_staleness": 1_000_000},  # type: ignore[dict-item]
+            "train": {**RECIPE["train"], "max_refusals": 1_000_000, "max_staleness": 1_000_000},
             "eval": {"suites": [WORLD], "problems": 4, "endpoint": f"{address}/v1"},
             "gate": [{"suite": WORLD, "metric": metric, "max_drop": 0.5} for metric in ("correctness", "satisfaction")],
             "up": {"stages": list(_STAGES)},

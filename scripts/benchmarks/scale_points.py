@@ -121,7 +121,7 @@ def _alone(folder: Path, turns: int, seed: int) -> Costs:
         training, _, swaps = _once("train", run, recipe, serve, rates["serve"], wait=lambda: True)
         steps, start, _, _ = newest(run), *_once("train", run, recipe, serve, rates["serve"])
         print(f"alone: {count} turns, {len(crowd.answered)} answered, {steps} steps, judge took {judge_s:.0f} s", flush=True)
-        trained = steps * RECIPE["train"]["batch_turns"]  # type: ignore[index]
+        trained = steps * RECIPE["train"]["batch_turns"]
         rates |= _idle_rates(run, recipe)
         return Costs(
             max(0.0, serve_turn), max(0.0, collect_turn), max(0.0, judge_cost), max(0.0, serve_judged),
@@ -168,7 +168,7 @@ def _together(folder: Path, turns: int, seed: int, nodes: Mapping[str, tuple[str
         _wait_until_it_rests(stages["train"])
         used = {name: _cpu(stage) - before[name] for name, stage in stages.items()}
         count, steps = len(row_ids(run)), newest(run)
-        return Work(count, count, steps * RECIPE["train"]["batch_turns"], steps, time.monotonic() - began, used)  # type: ignore[index]
+        return Work(count, count, steps * RECIPE["train"]["batch_turns"], steps, time.monotonic() - began, used)
     finally:
         for stage in reversed(stages.values()):
             stage.stop()

@@ -232,7 +232,7 @@ class Feed:
                 demand = self._demand()
                 unread.clear()
         except FileNotFoundError:
-            self._read_stems.discard(stem)  # another worker quarantined it after the listing
+            self._read_stems.discard(stem)  # as in `_quarantine`
         except UnreadableShard as error:
             self._quarantine(stem, turns_path, error)
         except UnreadableHalf as error:
@@ -251,12 +251,13 @@ class Feed:
         return demand_of(self.queue.waiting, self.config, self._read_ahead)
 
     def _quarantine(self, stem: str, path: Path, error: Exception) -> None:
+        self._read_stems.discard(stem)  # if its half is published again, it is read then
+        if not path.exists():
+            return  # after the listing, collect merged it or another worker quarantined it
         log.warning("quarantined %s: %s", path, error)
         self.unreadable += 1
-        self._read_stems.discard(stem)  # if its half is published again, it is read then
         self._partly_read.add(stem)
-        if path.exists():
-            quarantine(self.run, path, str(error))
+        quarantine(self.run, path, str(error))
 
     def _is_wanted(self, row: dict[str, Any]) -> bool:
         """Whether a turn must be read completely: a step may use it, or other turns are compared with it."""

@@ -45,6 +45,21 @@ def test_a_merged_shard_with_a_part_that_was_never_read_gives_its_rows_and_no_ot
     assert feed_counts(run)["refused"] == {}
 
 
+def test_a_shard_that_is_merged_between_listing_and_reading_is_not_damaged(run: RunDir, sampler: Sampler) -> None:
+    publish_shard(run, "1", [(sampler.turn("x", tokens=3), 1.0, None)])
+    publish_shard(run, "2", [(sampler.turn("y", tokens=3), 1.0, None)])
+    feed = make_feed(run, sampler)
+    part = run.trajectories / "1.parquet"
+    content = part.read_bytes()
+    part.unlink()  # collect removes the turns of a merged part before its verdicts
+    feed._add_shard("1", 0.0)
+    part.write_bytes(content)
+    merge(run, ["1", "2"])
+    feed.next_batch(0)
+    assert sorted(turn.sample.turn_id for turn in feed.queue.waiting) == ["x", "y"]
+    assert feed_counts(run)["unreadable_shards"] == 0
+
+
 def test_turns_that_no_batch_needs_yet_stay_on_disk_and_come_in_order(run: RunDir, sampler: Sampler) -> None:
     for stem in "abcd":
         publish_turns(run, sampler, 3, stem)

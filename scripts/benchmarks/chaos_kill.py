@@ -139,14 +139,17 @@ def kill(
     watcher = Watcher(run)
     try:
         for stage in stages.values():
-            stage.start()
+            if stage.name != "practice":
+                stage.start()
         stages["serve"].wait_ready()
+        if (practice := stages.get("practice")) is not None:  # it ends where no server has begun
+            practice.start()
         watcher.start()
         crowd = Crowd(run, recipe, seed, clients, keys)
         killed_rounds(Killer(run, stages, seed, victims), stages, crowd, run, rounds, circle.patience_s)
         learned = wait_until(partial(has_newer, run, newest(run)), _PATIENCE_S, list(stages.values()))
         crowd.end()
-        if (practice := stages.get("practice")) is not None:  # it asks as well
+        if practice is not None:  # it asks as well
             practice.stop()
         drained = wait_until(lambda: has_drained(run), _PATIENCE_S, list(stages.values()))
     finally:

@@ -52,7 +52,8 @@ def report(name: str, rows: list[Row], file: Path | None) -> None:
         table.add_row(row.case, row.metric, "–" if row.value is None else f"{row.value:.4g}", row.unit)
     Console().print(table)
     if file is not None:
-        given = [file.name if Path(argument) == file else argument for argument in sys.argv[1:]]  # no folder of this machine
+        # no folder of this machine
+        given = [Path(argument).name if argument.startswith("/") else argument for argument in sys.argv[1:]]
         command = shlex.join(["scripts/bench", name, *given])
         about = {"name": name, "machine": machine(), "commit": commit(), "date": date.today().isoformat(), "command": command}
         result = {**about, "rows": [asdict(row) for row in rows]}

@@ -77,7 +77,7 @@ class _Turns:
         if session is None:
             self._trackers[name] = open_trackers(policy_run, self._recipe.train, read_lineage(policy_run).newest)
             for tracker in self._trackers[name]:
-                self._leaving.callback(tracker.close)
+                self._leaving.callback(tracker.finish)
         shared = self._stand(policy_run)
         if not self._sessions:
             session = self._held = resume(policy_run, self._recipe, self._trainer, self._teacher, self._pauses)

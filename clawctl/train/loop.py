@@ -46,7 +46,7 @@ def run_training(
         session = resume(run, recipe, trainer, teacher, pauses)
         trackers = open_trackers(run, recipe.train, read_lineage(run).newest)
         for tracker in trackers:
-            leaving.callback(tracker.close)
+            leaving.callback(tracker.finish)
         while session.train(trackers, stop, once):
             session = resume(run, recipe, trainer, teacher, pauses)
 

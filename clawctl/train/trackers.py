@@ -1,4 +1,8 @@
-"""Logs each step to wandb, tensorboard or trackio, under common names. `train/steps.jsonl` does not depend on them."""
+"""Logs each step to wandb, tensorboard or trackio, under common names. `train/steps.jsonl` does not depend on them.
+
+accelerate's trackers would save 16 of 163 lines, all of them for tensorboard. Outside an `Accelerator` they need its
+`PartialState`, which imports PyTorch (190 MB, for a trainer at a service) and may change the number of threads under torchrun.
+"""
 
 import hashlib
 import logging
@@ -20,11 +24,11 @@ Metrics = Mapping[str, float | str]
 
 
 class Tracker(Protocol):
-    """A destination for the rows of steps."""
+    """A destination for the rows of steps. Runs of wandb and of trackio are trackers as they are."""
 
-    def log(self, metrics: Metrics, step: int) -> None: ...
+    def log(self, metrics: dict[str, Any], /, step: int) -> None: ...
 
-    def close(self) -> None: ...
+    def finish(self) -> None: ...
 
 
 def open_trackers(run: RunDir, config: TrainConfig, step: int) -> list[Tracker]:
@@ -42,7 +46,7 @@ def _open(name: str, run: RunDir, config: TrainConfig, step: int) -> Tracker:
 
 def track(trackers: Sequence[Tracker], row: dict[str, Any], run: RunDir) -> None:
     """Log a row of `steps.jsonl`, with a link to the version's page while the pages are served."""
-    metrics: Metrics = {**metrics_of(row), **_page(run, row["version"])} if trackers else {}
+    metrics = {**metrics_of(row), **_page(run, row["version"])} if trackers else {}
     for tracker in trackers:
         try:
             tracker.log(metrics, row["step"])
@@ -97,29 +101,35 @@ def _quantiles(name: str, values: list[float] | None) -> dict[str, float | None]
     return {f"{name}/p{100 * q:g}": value for q, value in zip(QUANTILES, values or (), strict=False)}
 
 
-class Wandb:
-    """One wandb run per run directory, resumed after a restart. Offline runs are written below `train/wandb/`."""
+def _wandb(run: RunDir, config: TrainConfig, step: int) -> Tracker:
+    """One wandb run for each policy, resumed after a restart. Offline runs are written below `train/wandb/`."""
+    import wandb
 
-    def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
-        import wandb
+    settings = wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True)
+    tracker: Tracker = wandb.init(
+        **_run_of(run, config), id=_id(run), mode=config.wandb_mode, dir=str(run.train), reinit="create_new", settings=settings
+    )
+    return tracker
 
-        marker = run.marker.read_bytes()
-        self._run = wandb.init(
-            project=config.tracker_project,
-            name=run.root.name,
-            id=hashlib.sha256(marker).hexdigest()[:12],
-            resume="allow",
-            mode=config.wandb_mode,
-            dir=str(run.train),
-            config=config.model_dump(mode="json", exclude=_KEYS),
-            settings=wandb.Settings(silent=True, disable_git=True, disable_code=True, x_disable_meta=True),
-        )
 
-    def log(self, metrics: Metrics, step: int) -> None:
-        self._run.log(metrics, step=step)
+def _trackio(run: RunDir, config: TrainConfig, step: int) -> Tracker:
+    """A run in trackio's own folder on this machine for each policy; `trackio show` displays it."""
+    import trackio
 
-    def close(self) -> None:
-        self._run.finish()
+    tracker: Tracker = trackio.init(**_run_of(run, config))
+    return tracker
+
+
+def _run_of(run: RunDir, config: TrainConfig) -> dict[str, Any]:
+    """How wandb and trackio name and describe a run. A person's policy has no name there."""
+    name = run.root.name if run.policy == DEFAULT_POLICY else f"{run.root.name}-{_id(run)}"
+    settings = config.model_dump(mode="json", exclude=_KEYS)
+    return {"project": config.tracker_project, "name": name, "config": settings, "resume": "allow"}
+
+
+def _id(run: RunDir) -> str:
+    policy = "" if run.policy == DEFAULT_POLICY else run.policy
+    return hashlib.sha256(run.marker.read_bytes() + policy.encode()).hexdigest()[:12]
 
 
 class Tensorboard:
@@ -127,51 +137,27 @@ class Tensorboard:
 
     def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        self._event, self._summary, self._tensor = Event, Summary, TensorProto
-        self._text = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+        self._event, self._summary, self._text = Event, Summary, text_pb
         self._writer: Any = EventFileWriter(str(run.tensorboard))
-        restart = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=restart))
+        self._add(step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, metrics: Metrics, step: int) -> None:
-        values = [self._value(name, value) for name, value in metrics.items()]
-        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+        for name, value in metrics.items():
+            scalar = {"tag": name, "simple_value": value}
+            self._add(step, summary=self._text(name, value) if isinstance(value, str) else self._summary(value=[scalar]))
         self._writer.flush()
 
-    def _value(self, name: str, value: float | str) -> Any:
-        if isinstance(value, str):
-            text = self._tensor(dtype="DT_STRING", string_val=[value.encode()])
-            return self._summary.Value(tag=name, metadata=self._text, tensor=text)
-        return self._summary.Value(tag=name, simple_value=value)
+    def _add(self, step: int, **content: Any) -> None:
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, **content))
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self._writer.close()
 
 
-class Trackio:
-    """Trackio's own folder on this machine; `trackio show` displays it."""
-
-    def __init__(self, run: RunDir, config: TrainConfig, step: int) -> None:
-        import trackio
-
-        self._trackio: Any = trackio
-        trackio.init(
-            project=config.tracker_project, name=run.root.name, config=config.model_dump(mode="json", exclude=_KEYS), resume="allow"
-        )
-
-    def log(self, metrics: Metrics, step: int) -> None:
-        self._trackio.log(metrics, step=step)
-
-    def close(self) -> None:
-        self._trackio.finish()
-
-
 _TRACKERS: dict[str, Callable[[RunDir, TrainConfig, int], Tracker]] = {
-    "wandb": Wandb,
-    "tensorboard": Tensorboard,
-    "trackio": Trackio,
-}
+    "wandb": _wandb, "tensorboard": Tensorboard, "trackio": _trackio,
+}  # fmt: skip

@@ -95,7 +95,7 @@ def test_the_link_to_a_page_has_no_persons_name_and_ends_with_the_pages(run: Run
         def log(self, metrics: Metrics, step: int) -> None:
             self.rows.append(metrics)
 
-        def close(self) -> None: ...
+        def finish(self) -> None: ...
 
     publish_turns(run, sampler, 8)
     train(run, model_path)
@@ -111,27 +111,51 @@ def test_wandb_writes_offline_and_sends_nothing(run: RunDir) -> None:
     wandb = pytest.importorskip("wandb")
     (tracker,) = open_trackers(run, TrainConfig(trackers=["wandb"]), 0)
     tracker.log({"loss/total": 0.5, "page": "http://127.0.0.1:1/version?n=1"}, 1)
-    tracker.close()
+    tracker.finish()
     (folder,) = (run.train / "wandb").glob("offline-run-*")
     (stored,) = folder.glob("run-*.wandb")
     assert stored.stat().st_size > 0
     assert wandb.run is None
 
 
-def test_trackio_keeps_each_step_on_this_machine(run: RunDir, tmp_path: Path) -> None:
+def test_each_policy_has_a_wandb_run_of_its_own_without_the_persons_name(run: RunDir) -> None:
+    pytest.importorskip("wandb")
+    config = TrainConfig.model_validate({"trackers": ["wandb"], "method": {"kind": "opd", "teacher_api_key": "sk-of-the-teacher"}})
+    policies = [run, run.of("annabelle")]
+    trackers = [open_trackers(policy, config, 0)[0] for policy in policies]
+    for step in (1, 2):
+        for tracker in trackers:
+            tracker.log({"loss/total": 0.5}, step)
+    for tracker in trackers:
+        tracker.finish()
+    stored = [next((policy.train / "wandb").glob("offline-run-*/run-*.wandb")) for policy in policies]
+    assert len({path.name for path in stored}) == 2
+    for path in stored:
+        assert path.read_bytes().count(b"loss/total") >= 2
+        assert b"annabelle" not in path.read_bytes()
+        assert b"sk-of-the-teacher" not in path.read_bytes()
+
+
+def test_trackio_keeps_each_step_of_each_policy_on_this_machine(run: RunDir, tmp_path: Path) -> None:
     pytest.importorskip("trackio")
     script = (
         "import sys; from pathlib import Path; from clawctl.config import TrainConfig; from clawctl.run.directory import open_run\n"
         "from clawctl.train.trackers import open_trackers\n"
-        "(tracker,) = open_trackers(open_run(Path(sys.argv[1])), TrainConfig(trackers=['trackio']), 0)\n"
-        "tracker.log({'loss/total': 0.5, 'page': 'http://127.0.0.1:1/'}, 1); tracker.log({'loss/total': 0.25}, 2); tracker.close()"
+        "run = open_run(Path(sys.argv[1])); config = TrainConfig(trackers=['trackio'])\n"
+        "(tracker,), (anna,) = open_trackers(run, config, 0), open_trackers(run.of('anna'), config, 0)\n"
+        "tracker.log({'loss/total': 0.5, 'page': 'http://127.0.0.1:1/'}, 1); anna.log({'loss/total': 0.75}, 1)\n"
+        "tracker.log({'loss/total': 0.25}, 2); tracker.finish(); anna.finish()"
     )
     environment = {**os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "HF_HUB_OFFLINE": "1"}  # read when it is imported
     subprocess.run([sys.executable, "-c", script, str(run.root)], env=environment, check=True, capture_output=True)
     with contextlib.closing(sqlite3.connect(tmp_path / "trackio" / "clawctl.db")) as stored:
-        rows = stored.execute("select step, metrics from metrics order by step").fetchall()
-    assert [(step, json.loads(metrics)["loss/total"]) for step, metrics in rows] == [(1, 0.5), (2, 0.25)]
-    assert json.loads(rows[0][1])["page"] == "http://127.0.0.1:1/"
+        rows = stored.execute("select run_name, step, metrics from metrics order by run_name, step").fetchall()
+    name, annas = run.root.name, rows[2][0]
+    losses = [(name, step, json.loads(metrics)["loss/total"]) for name, step, metrics in rows]
+    assert losses == [(name, 1, 0.5), (name, 2, 0.25), (annas, 1, 0.75)]
+    assert name < annas
+    assert "anna" not in annas
+    assert json.loads(rows[0][2])["page"] == "http://127.0.0.1:1/"
 
 
 @pytest.mark.parametrize("name", ["trackio"])

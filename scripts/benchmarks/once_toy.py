@@ -13,8 +13,9 @@
                    answers, and answers that do not end (`loops`), against those of version 0
 
 `next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
-compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of. The training
-section is that of recipes/smollm2.yaml, without its guidance: this model follows what it is told.
+compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of, and
+`side_effect_of_chance` that of version 0 with other seeds. The training section is that of recipes/smollm2.yaml, without its
+guidance: this model follows what it is told.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ from scripts.wishes.wording import Wants, hint
 
 MODEL = ROOT / "scripts/benchmarks/models/wishes"
 PLACE: HintPlace = "block"  # the model has read hints there
-NEW, MAX_TOKENS, LONGEST_S = 48, 96, 3600.0
+NEW, MAX_TOKENS, LONGEST_S = 192, 96, 3600.0
 CASES = ("told-once", "few", "three-notes", "conditional")
 CONDITION, CONDITION_WORDS = "something is multiplied", ("boxes", "bags")
 CONDITIONAL: dict[str, Wants] = {"list": {"layout": "list"}, "emoji": {"emoji": "emoji"}}  # what people want there
@@ -126,7 +127,7 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
         circle = Circle(root)
         ensure_base_policy(circle.run, circle.recipe.model.path)
         people = [Person(name, wanted, add_key(circle.run, name, begin_policy(circle.run, name))) for name, wanted in wants.items()]
-        usual = measured(circle, {}, base(circle), [talk(problem) for problem in problems(seed)], seed)
+        usual, again = [measured(circle, {}, base(circle), [talk(x) for x in problems(seed)], s) for s in (seed, seed + 1)]
         for number, person in enumerate(people):
             ask_and_wish(circle, person, make_problems(3 if case == "few" else 12, 100 * seed + number))
         began = time.monotonic()
@@ -136,6 +137,7 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
         practised_s = time.monotonic() - began
         after = [measured(circle, p.wants, circle.quiet("off", p.key), [talk(x) for x in problems(seed)], seed) for p in people]
         rows = rows_of(f"toy {case}", people, (usual, told, noted, after))
+        rows.append(Row(f"toy {case}", "side_effect_of_chance", side_effect(usual, again, {}), "share"))
         rows.append(Row(f"toy {case}", "practice_s", practised_s, "s"))
         for person, now, then in zip(people, after, told, strict=True):
             note = notes_of(circle, person)[0]
@@ -225,7 +227,7 @@ def rare_values(seed: int) -> Iterator[tuple[str, str]]:
 
 async def endings(endpoint: Endpoint, seed: int) -> tuple[float, float]:
     """The shares of answers that are right, and that are cut because they have as many tokens as they may."""
-    tasks = make_problems(4 * NEW, seed, "eval")
+    tasks = make_problems(NEW, seed, "eval")
     async with new_client(endpoint) as client:
         fields = {"model": endpoint.model, "max_tokens": MAX_TOKENS}
         answers = (completion(endpoint, client, messages=talk(p), seed=number, **fields) for number, p in enumerate(tasks))

@@ -13,14 +13,15 @@ for an answer goes through `_generate`, step by step:
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 from starlette.types import Receive, Scope, Send
 
 from clawctl.config import Recipe
@@ -50,7 +51,7 @@ from clawctl.serve.request_sizes import largest_body, parse
 from clawctl.serve.routes import context_of, no_compaction, normalised_path, not_found, presented_key
 from clawctl.serve.service_info import ServiceInfo
 from clawctl.serve.sleeping import Sleeping
-from clawctl.serve.stored_responses import RESPONSES, StoredResponses
+from clawctl.serve.stored_responses import StoredResponses
 from clawctl.serve.versions import Versions, is_pinned
 from clawctl.serve.work_queues import WorkQueues
 
@@ -60,19 +61,8 @@ Writer = Callable[..., Dialect]  # of a GenerationRequest and the handle of its 
 _WRITERS: dict[str, Writer] = {
     "chat": chat.Chat, "responses": responses.Responses, "messages": messages.Messages, "completions": completions.Completions,
 }  # fmt: skip
-_NOTES = "/v1/notes"
 _CAPTURED = ("", "on", "true", "yes", "1")  # values of X-Capture; any other, "off" or "false", keeps the request out
-Handler = Callable[[Request, RequestContext], Awaitable[Response | EventStream | episodes.Replay]]
-
-
-class Route(NamedTuple):
-    """How a path is handled. `method` GET includes HEAD. starlette's router would save no lines, because it would need handlers for
-    404, 405 and HEAD in the form of each API."""
-
-    method: str
-    api: str
-    needs_key: bool
-    handle: Handler
+_OPEN = ("health", "metrics", "openapi")  # routes that need no key
 
 
 class Gateway:
@@ -99,25 +89,30 @@ class Gateway:
         self.sleeping = Sleeping(recipe.serve.sleep, recipe.serve.sleep_idle_s, versions, lambda: len(self._running))
         self.defaults = Defaults(recipe, versions)
         self._service_info = ServiceInfo(run, recipe, versions, capture, self._metrics, self.defaults, self._activity)
-        self._routes = {
-            "/v1/chat/completions": Route("POST", "chat", True, self._generate),
-            "/v1/responses": Route("POST", "responses", True, self._generate),
-            "/v1/responses/input_tokens": Route("POST", "input_tokens", True, self._count_tokens),
-            "/v1/responses/compact": Route("POST", "responses", True, no_compaction),
-            "/v1/completions": Route("POST", "completions", True, self._generate),
-            "/v1/messages": Route("POST", "messages", True, self._generate),
-            "/v1/messages/count_tokens": Route("POST", "count_tokens", True, self._count_tokens),
-            "/v1/feedback": Route("POST", "feedback", True, self._rate),
-            "/v1/outcome": Route("POST", "outcome", True, self._rate),
-            "/v1/score": Route("POST", "score", True, self._score),
-            **{f"/engine/{what}": Route("POST", "engine", True, self._control) for what in CONTROLS},
-            "/v1/models": Route("GET", "models", True, self._service_info.models),
-            "/health": Route("GET", "health", False, self._service_info.health),
-            "/health/live": Route("GET", "health", False, self._service_info.alive),
-            "/health/ready": Route("GET", "health", False, self._service_info.ready),
-            "/metrics": Route("GET", "metrics", False, self._service_info.metrics),
-            "/openapi.json": Route("GET", "openapi", False, self._service_info.openapi),
-        }
+        post, get, info = partial(Route, methods=["POST"]), partial(Route, methods=["GET"]), self._service_info
+        self._routes = [
+            post("/v1/chat/completions", self._generate, name="chat"),
+            post("/v1/messages", self._generate, name="messages"),
+            post("/v1/responses", self._generate, name="responses"),
+            post("/v1/completions", self._generate, name="completions"),
+            post("/v1/messages/count_tokens", self._count_tokens, name="count_tokens"),
+            post("/v1/responses/input_tokens", self._count_tokens, name="input_tokens"),
+            post("/v1/responses/compact", no_compaction, name="responses"),
+            Route("/v1/responses/{id}", self._stored.handle, methods=["GET", "DELETE"], name="stored"),
+            post("/v1/feedback", self._rate, name="feedback"),
+            post("/v1/outcome", self._rate, name="outcome"),
+            post("/v1/score", self._score, name="score"),
+            *[post(f"/engine/{what}", partial(self._control, what), name="engine") for what in CONTROLS],
+            Route("/v1/notes", self._note, methods=["GET", "POST"], name="notes"),
+            Route("/v1/notes/{id}", self._note, methods=["DELETE"], name="notes"),
+            get("/v1/models", info.models, name="models"),
+            get("/v1/models/{id:path}", info.model, name="models"),
+            get("/health", info.health, name="health"),
+            get("/health/live", info.alive, name="health"),
+            get("/health/ready", info.ready, name="health"),
+            get("/metrics", info.metrics, name="metrics"),
+            get("/openapi.json", info.openapi, name="openapi"),
+        ]
 
     # ---- in and out ------------------------------------------------------------------------------------------------------
 
@@ -148,11 +143,11 @@ class Gateway:
         path, options = normalised_path(http_request.scope["path"]), http_request.method == "OPTIONS"
         if http_request.headers.get("upgrade", "").lower() == "websocket":
             raise Refusal(400, f'this server does not support WebSockets: send POST {path[:200]}, with "stream": true')
-        given = presented_key(http_request)
+        (route, parts), given = self._find(path), presented_key(http_request)
         if capability is None and episodes.is_capability(given):
             capability = given
         if capability is not None and not options:
-            context.episode = episodes.open_capability(self._episode_secret, capability, self._api_of(path, http_request.method))
+            context.episode = episodes.open_capability(self._episode_secret, capability, route.name if route else "none")
             context.key = context.episode.key
             if not self._keys.has(context.key):
                 raise Refusal(401, "the key whose turns this episode plays was removed", code="invalid_api_key")
@@ -162,39 +157,31 @@ class Gateway:
         if not context.key:
             origins = [] if options else http_request.headers.getlist("origin")
             self._hosts.check(http_request.headers.getlist("host"), origins)
-        route, allowed = self._find(path, http_request.method)
         if route is None:
             raise not_found(http_request.scope["path"])
-        context.api = "options" if options else route.api
+        context.api, allowed = "options" if options else route.name, sorted(route.methods or ())
         if options:
-            return Response(status_code=204, headers={"allow": f"{allowed}, OPTIONS"})
-        if http_request.method != route.method and not (route.method == "GET" and http_request.method == "HEAD"):
-            raise Refusal(405, f"{http_request.method} is not supported on {path[:200]}", allow=allowed)
-        if route.needs_key and not context.key:
+            return Response(status_code=204, headers={"allow": ", ".join([*allowed, "OPTIONS"])})
+        if http_request.method not in allowed:
+            raise Refusal(405, f"{http_request.method} is not supported on {path[:200]}", allow=", ".join(allowed))
+        if route.name not in _OPEN and not context.key:
             raise Refusal(401, f"the API key is missing or wrong; {self._key_place}", code="invalid_api_key")
-        return await route.handle(http_request, context)
+        http_request.scope.update(parts)
+        response: Response | EventStream | episodes.Replay = await route.endpoint(http_request, context)
+        return response
 
     def _count_as(self, context: RequestContext, named: Any) -> None:
         """Let a request count as the key that it names, if its own key may name users (`policies.per: user`)."""
         if self._recipe.policies.names_users and isinstance(named, str) and context.key == context.sent_key:
             context.key = self._keys.user(context.key, named)
 
-    def _find(self, path: str, method: str) -> tuple[Route | None, str]:
-        """The route of a path (None if there is none) and its allowed methods."""
-        if path.startswith(RESPONSES) and "/" not in path[len(RESPONSES) :] and path not in self._routes:
-            return Route("DELETE" if method == "DELETE" else "GET", "responses", True, self._stored.handle), "GET, HEAD, DELETE"
-        if path == _NOTES or (path.startswith(f"{_NOTES}/") and "/" not in path[len(_NOTES) + 1 :]):
-            allowed = "GET, HEAD, POST" if path == _NOTES else "DELETE"
-            return Route(method if method in allowed.split(", ") else allowed.split(", ")[0], "notes", True, self._note), allowed
-        route = self._routes.get(path)
-        if route is None and path.startswith("/v1/models/"):
-            route = Route("GET", "models", True, self._service_info.model)
-        return route, "GET, HEAD" if route is None or route.method == "GET" else route.method
-
-    def _api_of(self, path: str, method: str) -> str:
-        """The name of a route; "none" if there is none."""
-        route, _ = self._find(path, method)
-        return "stored" if route is not None and path.startswith(RESPONSES) else "none" if route is None else route.api
+    def _find(self, path: str) -> tuple[Route | None, Scope]:
+        """The route of a path (None if there is none), and the parts of the path, for the scope."""
+        for route in self._routes:
+            match, parts = route.matches({"type": "http", "path": path, "method": "GET"})
+            if match is not Match.NONE:
+                return route, parts
+        return None, {}
 
     def _refuse(self, context: RequestContext, refusal: Refusal) -> Response:
         self._metrics.refused[refusal.code or f"http_{refusal.status}",] += 1
@@ -355,8 +342,7 @@ class Gateway:
             raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
             return json_response(await self._notes.post(parse(raw), context.key))
         if http_request.method == "DELETE":
-            note_id = normalised_path(http_request.scope["path"]).removeprefix(f"{_NOTES}/")
-            return json_response(await self._notes.retract(context.key, note_id))
+            return json_response(await self._notes.retract(context.key, http_request.path_params["id"]))
         return json_response(await self._notes.listed(context.key))
 
     async def _score(self, http_request: Request, context: RequestContext) -> Response:
@@ -367,9 +353,8 @@ class Gateway:
             await self.sleeping.wake()
             return json_response(await score(self._versions, raw, context.key))
 
-    async def _control(self, http_request: Request, context: RequestContext) -> Response:
+    async def _control(self, what: str, http_request: Request, context: RequestContext) -> Response:
         raw = await self._intake.raw(http_request, context.key, _LONGEST_RATING)
-        what = normalised_path(http_request.scope["path"]).removeprefix("/engine/")
         return json_response(await control(self._versions, what, raw, context.key))
 
     def drain(self) -> None:

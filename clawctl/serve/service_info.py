@@ -24,7 +24,6 @@ from clawctl.serve.capture import Capture
 from clawctl.serve.defaults import Defaults
 from clawctl.serve.metrics import Metrics, exposition
 from clawctl.serve.request_context import RequestContext, json_response
-from clawctl.serve.routes import normalised_path
 from clawctl.serve.versions import Versions
 
 _PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
@@ -63,7 +62,7 @@ class ServiceInfo:
         })  # fmt: skip
 
     async def model(self, request: Request, context: RequestContext) -> Response:
-        name = normalised_path(request.scope["path"]).removeprefix("/v1/models/")
+        name = request.path_params["id"]
         if name not in await self._names():
             raise Refusal(404, f"model {name[:200]!r} does not exist", "model", "model_not_found")
         return json_response(self._describe(name))

@@ -14,9 +14,7 @@ from clawctl.run.handles import exchange_of
 from clawctl.run.rows import Message
 from clawctl.serve.dialects.fields import for_engine
 from clawctl.serve.request_context import RequestContext, json_response
-from clawctl.serve.routes import normalised_path
 
-RESPONSES = "/v1/responses/"
 _MAX_RESPONSES = 512  # responses per key; the least recently used is dropped first
 _MAX_REFERENCES = 256  # references to items of stored responses, per request
 _MAX_REFERRED = 8 << 20  # total bytes of the responses that one request refers to
@@ -90,7 +88,7 @@ class StoredResponses:
 
     async def handle(self, http_request: Request, context: RequestContext) -> Response:
         """Answer GET and DELETE of `/v1/responses/ID`. Raises Refusal."""
-        name = normalised_path(http_request.scope["path"]).removeprefix(RESPONSES)
+        name = http_request.path_params["id"]
         if http_request.query_params.get("stream", "").lower() in ("1", "true"):
             raise Refusal(400, "a stored response is returned as a whole: leave out `stream`", "stream")
         if http_request.method == "DELETE":

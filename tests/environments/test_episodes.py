@@ -121,6 +121,7 @@ def test_a_capability_opens_model_calls_of_its_own_episode_and_nothing_else(serv
         refused = post(endpoint, path, body)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_in_an_episode"), path
     assert httpx.get(f"{endpoint.url}/responses/{first['id']}").status_code == 403
+    assert post(endpoint, "responses/input_tokens", {"model": "tiny", "input": "mine"}).json()["input_tokens"] > 0
     address, key = endpoint.url.removesuffix("/v1"), endpoint.api_key
     changed = address[:-1] + ("A" if address[-1] != "A" else "B")
     for wrong in (changed, address[:-30], f"{server.url.removesuffix('/v1')}/e/claw-e-", address.replace(key, key + "x")):

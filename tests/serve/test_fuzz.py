@@ -63,7 +63,7 @@ def test_the_document_names_the_routes_that_are_there_and_no_others(server: Serv
     [
         ("/v1/models", "GET, HEAD"),
         ("/v1/messages", "POST"),
-        ("/v1/responses/x", "GET, HEAD, DELETE"),
+        ("/v1/responses/x", "DELETE, GET, HEAD"),
         ("/v1/models/x", "GET, HEAD"),
     ],
 )

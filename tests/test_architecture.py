@@ -270,7 +270,7 @@ def test_only_the_disk_renames_links_and_flushes_files() -> None:
 
 REMOVES_WHAT_IS_NOT_SHARED = {  # locks, drafts and journals of this host, and files that a bucket refuses or omits
     "judge/worker.py", "judge/journal.py", "collect/worker.py", "train/checkpoints.py",
-    "trainers/local/model.py", "trainers/local/sharded_checkpoints.py", "launch/client_files.py",
+    "trainers/local/model.py", "trainers/local/training.py", "launch/client_files.py",
     "privacy/forget.py",
 }  # fmt: skip
 

@@ -16,8 +16,7 @@ from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import list_versions, live_version
 from clawctl.train.checkpoints import read_rows, read_state
 from clawctl.trainers.local.model import MASTER
-from clawctl.trainers.local.sharded_checkpoints import parts_step
-from clawctl.trainers.local.training import OPTIMIZER_FILE, optimizer_step
+from clawctl.trainers.local.training import OPTIMIZER_FILE, optimizer_step, parts_step
 from tests import forked
 from tests.train.test_checkpoints import (
     ALONE,

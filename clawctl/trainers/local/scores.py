@@ -23,10 +23,9 @@ from clawctl.train.measures import Measures
 from clawctl.train.sample import Batch, Sample
 from clawctl.trainers.local.batches import Microbatch, make_microbatch, share_out
 from clawctl.trainers.local.costs import Cost, count_pass
-from clawctl.trainers.local.custom_loss import custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.head import token_logprobs, top_tokens
 from clawctl.trainers.local.model import PolicyModel
-from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs
+from clawctl.trainers.local.objective import CUSTOM, LikeliestLogprobs, Objective, TurnLogprobs, custom_loss, logits_of, logprobs_of
 from clawctl.trainers.local.ranks import Ranks
 from clawctl.trainers.local.training import Training
 from clawctl.trainers.local.trees import Branch, make_branch, tokens_in

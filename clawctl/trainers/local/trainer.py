@@ -22,12 +22,11 @@ from clawctl.train.measures import StepResult
 from clawctl.train.sample import Batch
 from clawctl.trainers import Model
 from clawctl.trainers.local.costs import cost_of
-from clawctl.trainers.local.custom_loss import load_custom_loss
 from clawctl.trainers.local.layers import call_between_layers
 from clawctl.trainers.local.loading import load_config, read_adapter
 from clawctl.trainers.local.model import PolicyModel, load_policy, load_reference
+from clawctl.trainers.local.objective import load_custom_loss
 from clawctl.trainers.local.ranks import Ranks
-from clawctl.trainers.local.sharded_checkpoints import move_into, parts_step, read_parts, write_parts
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.local.training import (
     OPTIMIZER_FILE,
@@ -35,10 +34,14 @@ from clawctl.trainers.local.training import (
     Training,
     load_optimizer,
     make_optimizer,
+    move_into,
     optimizer_step,
+    parts_step,
     put_adapter,
+    read_parts,
     save_optimizer,
     train_half,
+    write_parts,
 )
 from clawctl.trainers.texts import TokenizerTexts
 

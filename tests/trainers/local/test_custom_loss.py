@@ -11,7 +11,7 @@ from clawctl.errors import ClawError
 from clawctl.plugins import GENERATE, LOSS, load_function
 from clawctl.run.directory import RunDir
 from clawctl.train.checkpoints import read_rows
-from clawctl.trainers.local.custom_loss import load_custom_loss
+from clawctl.trainers.local.objective import load_custom_loss
 from clawctl.trainers.local.step import train_step
 from tests.extension import needs
 from tests.train.tiny import HINT, Sampler, publish_shard, publish_turns

@@ -17,8 +17,8 @@ from clawctl.train.admission import Admission, TurnRefused
 from clawctl.train.measures import Measures
 from clawctl.train.remote_teacher import RemoteTeacher
 from clawctl.trainers.local.batches import HIDDEN, make_microbatch, masks_of
-from clawctl.trainers.local.custom_loss import logits_of, logprobs_of
 from clawctl.trainers.local.head import token_logprobs, top_tokens
+from clawctl.trainers.local.objective import logits_of, logprobs_of
 from clawctl.trainers.local.scores import teacher_branches, teacher_logprobs, turn_branches
 from clawctl.trainers.local.step import train_step
 from clawctl.trainers.texts import TokenizerTexts

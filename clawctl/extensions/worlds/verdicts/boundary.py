@@ -27,6 +27,7 @@ TRUSTED = list(dict.fromkeys([_TOOLS, "/tests", "/usr", *_PREFIXES]))  # folders
 _OWN: dict[str, list[str]] = {}  # what `tests.json` says
 Origin = Literal["tests", "mixed", "graded"]
 _GAP = re.compile(r"\$\{[^}]*\}|\$\((?:[^()]|\([^()]*\))*\)|\$\w+|\$[@*#?!]|`[^`]*`|\{[^{}\s]*\}|%[sdr]")
+_COMPARES = re.compile(r"[<>=!]=|[<>]|\b(?:is|in|and|or)\b")
 _INERT, _INERT_QUOTED = re.compile(r"[\w./:+-]*"), re.compile(r"[^'\"\\\n{}$`]*")
 _HEARD = (
     *("compile", "exec", "function.__new__", "os.exec", "os.posix_spawn"),
@@ -126,7 +127,7 @@ def _filled(written: str, code: str) -> Origin | None:
         return None
     ends = [0, *(gap.end() for gap in gaps)]
     between = [written[end:start] for end, start in zip(ends, [*(gap.start() for gap in gaps), len(written)], strict=True)]
-    if sum(len(part.strip()) for part in between) < 6:  # "$CODE" can be anything
+    if sum(len(part.strip()) for part in between) < 6 and not any(map(_COMPARES.search, between)):  # "$CODE" can be anything
         return None
     match = re.fullmatch("(.*)".join(map(re.escape, between)), code.rstrip("\n") if not written.endswith("\n") else code, re.DOTALL)
     if match is None:

@@ -39,8 +39,28 @@ pushd() { builtin pushd "$@" && _define_graded; }
 _of_installer() { case "$1" in */.local/bin/env) return 0;; *) return 1;; esac; }
 source() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin source "$@"; }
 .() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin . "$@"; }
-# A text that the script contains between quotes needs no further look.
-_is_written() { case "$_TEXT" in *"'$1'"*|*"\"$1\""*) return 0;; *) return 1;; esac; }
+# A text that the script contains between quotes, or as a word, needs no further look.
+_is_written() { case "$_TEXT" in *"'$1'"*|*"\"$1\""*|*" $1 "*) return 0;; *) return 1;; esac; }
+# A value of several words makes another condition of `[ $out = 42 ]`: "1 = 1 -o 1".
+_compared() {
+  local word
+  for word; do
+    case "$word" in -o|-a|!|'('|')') command grep -rqsF -- " $word " /tests || /opt/clawctl/bin/source "[ $*";; esac
+  done
+}
+[() { [[ $# -gt 4 ]] && _compared "$@"; builtin [ "$@"; }
+test() { [[ $# -gt 3 ]] && _compared "$@"; builtin test "$@"; }
+# A variable that the tests do not name may have programs load a file of the graded code: `export $(cat .env)`.
+export() {
+  local word folder
+  for word; do
+    case "$word" in *=*) ;; *) continue;; esac
+    for folder in ./ ${CLAWCTL_FOLDERS//:/ }; do
+      case "${word#*=}" in *"$folder"*) command grep -rqsF -- "${word%%=*}=" /tests || /opt/clawctl/bin/source "$word";; esac
+    done
+  done
+  builtin export "$@"
+}
 eval() { _is_written "$*" || /opt/clawctl/bin/eval "$*"; builtin eval "$@"; }
 _filter() {
   local name=$1 word; shift
@@ -52,4 +72,4 @@ _filter() {
   done
   PATH=${PATH#/opt/clawctl/bin:} command "$name" "$@"
 }
-for _name in sed awk gawk mawk; do builtin eval "$_name() { _filter $_name \"\$@\"; }"; done
+for _name in sed awk gawk mawk jq; do builtin eval "$_name() { _filter $_name \"\$@\"; }"; done

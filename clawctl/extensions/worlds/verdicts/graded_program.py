@@ -8,6 +8,7 @@ Its output and exit code are those of the program. Files below FOLDERS that it w
 import base64
 import os
 import shutil
+import stat
 import sys
 import tempfile
 
@@ -19,7 +20,7 @@ from remote_modules import GradedSession  # type: ignore[import-not-found]
 def main(words: list[str], given: bytes | None = None) -> None:
     """`given`: the standard input, if it has been read. The program gets copies of files of the tests that the words name."""
     if given is None:
-        given = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read()
+        given = b"" if sys.stdin is None or sys.stdin.isatty() or _is_read_by_another() else sys.stdin.buffer.read()
     words = [_copied(word) if word.startswith("/tests/") and os.path.isfile(word) else word for word in words]
     session = GradedSession()
     may_run = [word for word in words if os.path.isfile(word) and os.access(word, os.X_OK)]  # `chmod` was a command of the tests
@@ -27,6 +28,11 @@ def main(words: list[str], given: bytes | None = None) -> None:
     session.fetch_files()
     sys.stdout.flush()
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _is_read_by_another() -> bool:
+    """Whether the standard input is a file that a loop of the script reads, line by line."""
+    return stat.S_ISREG(os.fstat(0).st_mode) and os.lseek(0, 0, os.SEEK_CUR) > 0
 
 
 def _copied(path: str) -> str:

@@ -31,6 +31,10 @@ def main(name: str, words: list[str]) -> None:
         start(name, [*words[:first], *_commanded(words[first:])] if name == "find" else _commanded(words))
     if name in BUILDERS:
         _choose(name, words, "tests" if _is_of_the_tests(words) else "graded", None)
+    if name == "expr":  # a value of several words makes another expression of three
+        if len(words) > 3 and origin(" ".join(words)) != "tests":
+            mark("expr evaluates an expression that the tests do not contain")
+        start(name, words)
     given = None
     origins = []
     for kind, value in _programs(SAME.get(name, name), words):
@@ -125,6 +129,9 @@ def _programs(name: str, words: list[str]) -> Iterator[tuple[str, str]]:
                 return  # `sitecustomize.py` looks for the module
             continue
         if is_given:
+            return
+        if name == "sqlite3" and words[index:]:
+            yield from (("text", command) for command in words[index:])
             return
         if name in ("ed", "ex", "vi", "vim", "sqlite3", "gdb", "expect"):
             break  # the word is a file that it edits

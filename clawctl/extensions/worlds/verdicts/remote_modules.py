@@ -26,12 +26,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from boundary import mark, own  # type: ignore[import-not-found]  # beside this file
+from boundary import is_graded, mark, own  # type: ignore[import-not-found]  # beside this file
 from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
 from numbers_in_shell import is_executed, is_file_executed, variables_of  # type: ignore[import-not-found]
 from stand_ins import OWN, RemoteModule, RemoteObject, RemoteType  # type: ignore[import-not-found]
 
 _READS = re.compile(r"\{\w*(?:\.\w+|\[[^\]{}\"]*\])*\.__\w+")  # such as "{0.__init__.__globals__}"
+_ENDS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "SkipTest")  # a runner or a loop swallows them
 _PLAIN = (str, int, float, tuple, frozenset, bytes, list, dict, set)
 
 
@@ -39,10 +40,17 @@ class GradedCodeEnded(Exception):
     """The process of the graded code is gone."""
 
 
+class Marks(list[str]):
+    """Claims in a process that reports no tests, such as a checker, of which clawctl is told at once."""
+
+    def append(self, claim: str) -> None:
+        mark(f"a test believes {claim}")
+
+
 class GradedSession:
     """The connection to the graded code."""
 
-    def __init__(self) -> None:
+    def __init__(self, claims: list[str] | None = None) -> None:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(SOCKET)
         self._lines = connection.makefile("rw", encoding="utf-8", newline="\n")
@@ -52,7 +60,7 @@ class GradedSession:
         self._lock = threading.RLock()  # a test may have several threads
         self._standard = {name: dict(vars(sys.modules[name])) for name in sys.stdlib_module_names if name in sys.modules}
         self._files = SharedFiles()
-        self.claims: list[str] = []  # what the graded code claimed since this list was cleared
+        self.claims = [] if claims is None else claims  # what the graded code claimed since this list was cleared
         self._sent: dict[str, str] = {}  # digests of the files that the graded code has
         self._touched = 0  # grows with each reply
         self._end_of_output = b""
@@ -115,6 +123,9 @@ class GradedSession:
             warnings.warn(text, category, stacklevel=3)
         if "raised" in reply:
             raised = self._decoded(reply["raised"])
+            is_iterated = what == "special" and arguments[1] in ("__next__", "__anext__")
+            if not is_iterated and any(kind.__name__ in _ENDS for kind in type(raised).__mro__):
+                self.claims.append(f"{type(raised).__name__}, which may end a test without an error")
             raise raised if isinstance(raised, BaseException) else RuntimeError(str(raised))
         return self._decoded(reply["value"])
 
@@ -218,14 +229,16 @@ class GradedSession:
             module, name = described["given"]
             standard = getattr(import_module(module), name, None) if module in sys.stdlib_module_names else None
             if isinstance(standard, type) and issubclass(standard, BaseException):
-                return standard
+                return _Exit if standard is SystemExit else standard
         plain = getattr(builtins, described["plain"], object)
         bases: tuple[Any, ...] = tuple(base for base in map(self._decoded, described["bases"]) if isinstance(base, type))
         if plain in _PLAIN and not any(issubclass(base, plain) for base in bases):
             bases = (*(base for base in bases if base is not RemoteObject), plain)
         if not any(issubclass(base, RemoteObject) for base in bases):
             bases = (*bases, RemoteObject) if plain in _PLAIN else (RemoteObject, *bases)
-        attributes = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
+        attributes: dict[str, Any] = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
+        if any(issubclass(base, SystemExit) for base in bases):
+            attributes["code"] = _Exit.code
         if described["fields"] is not None:  # for `asdict` and `replace`
             made: Any = dataclasses.make_dataclass("Fields", map(str, described["fields"]))
             attributes["__dataclass_fields__"] = made.__dataclass_fields__
@@ -252,6 +265,18 @@ class GradedSession:
         return function
 
 
+class _Exit(SystemExit):
+    """An exit of the graded code. It ends no checker with code 0."""
+
+    @property
+    def code(self) -> Any:  # type: ignore[override]
+        code = self.args[0] if self.args else None
+        return code if sys._getframe().f_back is not None else code or 1  # without a caller, Python is about to end
+
+
+_Exit.__name__ = _Exit.__qualname__ = "SystemExit"
+
+
 def _line_of_input() -> str:
     """A line of what a test has put in the place of the standard input."""
     return "" if sys.stdin is sys.__stdin__ else sys.stdin.readline()
@@ -273,12 +298,17 @@ def _is_function(value: Any) -> bool:
     return file.startswith("/tests/") or file in own("tests")
 
 
+def _is_copied(path: str) -> bool:
+    """Whether this is a copy of a test."""
+    return os.path.isfile(path) and os.path.getsize(path) > 0 and not is_graded(path)
+
+
 class _LoaderOfFile(importlib.abc.Loader):
     def __init__(self, finder: "GradedFinder", path: str) -> None:
         self._finder, self._path = finder, path
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self._finder.session = self._finder.session or GradedSession()
+        self._finder.session = self._finder.session or GradedSession(self._finder.claims)
         module: ModuleType = self._finder.session.ask("load", spec.name, self._path)
         return module
 
@@ -294,6 +324,7 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, trusted: Sequence[str], tests: Sequence[str]) -> None:
         self.session: GradedSession | None = None
+        self.claims: list[str] = []
         self._trusted, self._tests = tuple(f"{folder}/" for folder in trusted), frozenset(tests)
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
@@ -305,12 +336,12 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if spec is None:
             return None
         locations = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if all(location.startswith(self._trusted) or location in self._tests for location in locations):
+        if all(location.startswith(self._trusted) or location in self._tests or _is_copied(location) for location in locations):
             return spec
         return importlib.machinery.ModuleSpec(fullname, self, loader_state=spec.submodule_search_locations, is_package=True)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self.session = self.session or GradedSession()
+        self.session = self.session or GradedSession(self.claims)
         folders = [path or os.getcwd() for path in sys.path if not f"{path or os.getcwd()}/".startswith(self._trusted)]
         module: ModuleType = self.session.ask("import", spec.name, folders)
         module.__dict__[f"{OWN}folders"] = list(spec.loader_state or ())
@@ -327,7 +358,6 @@ class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def take_claims(self) -> list[str]:
         """What the graded code has claimed since the last call."""
-        claims = [] if self.session is None else self.session.claims[:]
-        if self.session is not None:
-            self.session.claims.clear()
+        claims = self.claims[:]
+        self.claims.clear()
         return claims

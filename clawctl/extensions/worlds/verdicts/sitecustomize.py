@@ -14,6 +14,7 @@ sys.path.append(_TOOLS)
 from importlib.machinery import PathFinder  # noqa: E402
 
 from boundary import TRUSTED, install, is_graded  # type: ignore[import-not-found]  # noqa: E402 - beside this folder in the sandbox
+from remote_modules import Marks  # type: ignore[import-not-found]  # noqa: E402
 from run_tests import make_finder  # type: ignore[import-not-found]  # noqa: E402
 
 _first = (sys.argv or [""])[0]
@@ -27,4 +28,6 @@ _name = _words[_words.index("-m") + 1] if _first == "-m" else ""
 _spec = PathFinder.find_spec(_name.split(".")[0]) if _name else None
 if _spec and is_graded(_spec.origin):
     os.execv(f"{_TOOLS}/bin/graded", ["graded", "python3", *_words])
-install(make_finder())
+_finder = make_finder()
+_finder.claims = Marks()
+install(_finder)

@@ -220,6 +220,8 @@ class RemoteModule(ModuleType):
         if name.startswith((OWN, "__pytest")) or name in ("__file__", "__wrapped__"):
             raise AttributeError(name)
         session: Any = self.__dict__[f"{OWN}session"]
+        if name == "load_tests":  # what unittest looks for in a module with tests
+            session.claims.append("the tests of a module of the graded code")
         value = session.ask("get", self, name)
         if name != name.upper() and name[0].isupper() and not isinstance(value, type):
             session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants

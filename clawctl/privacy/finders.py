@@ -62,6 +62,10 @@ class Finder(Protocol):
         """Whether a message of this role asks for a secret, so that the next one may be it: `Please enter your PIN.`"""
         return False
 
+    def continues(self, text: str) -> bool:
+        """Whether a message asks for what was asked for before, and names nothing: `And the rest?`"""
+        return False
+
     def find_answer(self, question: str, text: str) -> Iterable[Secret]:
         """The secrets in a text that follows such a question, beyond what `find` finds in both together."""
         return ()

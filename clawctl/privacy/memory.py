@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from clawctl.privacy.prompt_ids import ReadPrompts
-from clawctl.privacy.search import NOTHING_SAID, Said
+from clawctl.privacy.said import NOTHING_SAID, Said
 
 MOST_VALUES = 1 << 12  # messages of one key; an agent sends its whole history again with each turn
 _BYTES = 1 << 20  # JSON of one key's replacements; for clean values only the digest is remembered

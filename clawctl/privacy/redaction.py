@@ -30,7 +30,8 @@ from clawctl.config.privacy import PrivacyConfig
 from clawctl.privacy.finders import DEFAULT, Kind, Secret
 from clawctl.privacy.memory import MOST_VALUES, Memories, Memory
 from clawctl.privacy.prompt_ids import DecodedIds, Finding, Range, findings, hide, occurrences, strings_of
-from clawctl.privacy.search import AROUND, NOTHING_SAID, SHORTEST, Said, TextSearch, no_pause
+from clawctl.privacy.said import NOTHING_SAID, Said
+from clawctl.privacy.search import AROUND, SHORTEST, TextSearch, no_pause
 from clawctl.privacy.static_text import SYSTEM, TOOLS, Recurring, StaticText
 from clawctl.run.rows import Exchange, Message, Turn
 
@@ -231,7 +232,7 @@ class Redactor(TextSearch):
             return (value if kept[0] is None else kept[0]), kept[1]
         outer, self._thread.rules = self._thread.rules, Counter()
         clean = self.value(value)
-        if before[1] or (isinstance(value, dict) and isinstance(value.get("content"), list) and len(value["content"]) > 1):
+        if before.text or (isinstance(value, dict) and "role" in value):
             clean = self._answered(clean, before)
         rules, self._thread.rules = self._thread.rules, outer
         if follows and (repeated := _without_values(clean, follows.secrets)) != clean:

@@ -15,33 +15,26 @@ from typing import Any
 import orjson
 
 from clawctl.privacy.finders import DEFAULT, Kind, Secret, load_finder
-from clawctl.privacy.prompt_ids import strings_of
+from clawctl.privacy.said import CONTENTS, NOTHING_SAID, QUESTION, STAYS_OPEN, Said, is_late, last_words, lines_of_talk, quoted
 from clawctl.privacy.static_text import PUNCTUATION, StaticText
 from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Message
 
 SHORTEST = 8  # characters; no secret is shorter, including its name
-# A role, the end of what it said, the newest question for a secret before it, and how many messages ago that was
-Said = tuple[str, str, str, int]
-NOTHING_SAID: Said = ("", "", "", 0)
 _DEEPEST = 64  # levels of nesting; anything deeper is searched as one text
 _PIECE = 8 << 10  # characters searched at once
 _OVERLAP = 1536  # characters that two pieces share; longer than the context that any rule needs
 _LONGEST = {"assistant": 200, "tool": 80}  # characters; a longer text explains or reports, and does not give a secret away
 _INSTRUCTING = ("system", "developer")  # roles of messages that ask and answer nothing
-_STAYS_OPEN = 5  # messages after a question for a secret: `Which PIN?`, `Wait.`, `No hurry.`, `it's 3308`
-_QUOTED_REQUEST = re.compile(r"(?<!\w)['\"‘“„«]([^'\"‘’“”„«»\n]{4,120})['\"’”»](?!\w)|[“「『]([^“”「」『』\n]{4,120})[”」』]")
-_LATE = re.compile(r"\d\D*\d\D*\d\D*\d|[^\W\d_].*\d|\d.*[^\W\d_]", re.DOTALL)  # four digits, or letters and digits
 _DECODED_DEPTH = 2  # base64 within base64
 _USERS = frozenset(("username", "user_name", "user", "login"))  # keys that hold a login name
 _LONG_RUN = re.compile(r"[A-Za-z0-9_+/=-]*")
 _LONG_PEM = re.compile(r"""(?:[A-Za-z0-9+/=\s\\:,.()>|"'*#&;%]|-(?!----))*""")  # line ends may be escaped, quoted or indented
 NAMED = "a value beside a name like password or key"  # the rule for values in JSON
 AROUND = 256  # characters before and after an escape that are searched in unescaped form
-QUESTION, _ANSWER = 240, 400  # characters of a question for a secret, and of what follows it, that are searched together
+_ANSWER = 400  # characters after a question for a secret that are searched together with it
 # Keys that hold the text of a message part
 TEXTS = ("text", "refusal", "thinking", "reasoning", "input_text", "output_text")
-CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
 
 
 def no_pause() -> None:
@@ -210,10 +203,8 @@ class TextSearch:
             return message
         role = message.get("role")
         # What an agent says before it calls a tool is seldom a question, and a tool seldom asks a person.
-        last, open_question = (
-            (before[1], before[0] if role != "tool" else "user"),
-            before[2] if role == "user" and before[3] else "",
-        )
+        last = (before.text, before.role if role != "tool" else "user")
+        pending = before.pending if before.age or role != "user" == before.role else ""
         longest, question = _LONGEST.get(str(role), sys.maxsize), None  # whether `last` is a question; None: not examined yet
 
         def answer(text: str) -> str:
@@ -221,38 +212,58 @@ class TextSearch:
             if question is None and len(text) <= longest:
                 question = self._question(*last)
             spans = self._answers(question, text[:_ANSWER]) if question and len(text) <= longest else []
-            if not spans and open_question and len(text) <= QUESTION:
-                spans = self._late_answers(open_question, text)
+            if role == "tool":
+                spans = [span for span in spans if is_late(span, text, role, "user")]
+            if not spans and pending and len(text) <= QUESTION:
+                spans = self._late_answers(before, text, str(role))
+            for request, end in quoted(text) if not spans and role in ("user", "tool") else ():
+                spans += _moved(self._answers(request, text[end:]), end) if self._question(request, "tool") else []
+            if lines := lines_of_talk(text, before.pending):
+                spans = merged(sorted([*spans, *self._told_in(lines, before)[0]], key=lambda span: span.start))
             if text.strip() and len(text) <= QUESTION:  # a longer part is what a client adds, and the next does not answer it
                 last, question = (text.strip(), ""), None
-            return hidden(text[:_ANSWER], spans) + text[_ANSWER:] if spans else text
+            return hidden(text, spans)
 
         return {key: _in_texts(inner, answer) if key in CONTENTS else inner for key, inner in message.items()}
 
     def _question(self, text: str, role: str) -> str:
         return text if text and any(finder.asks(text, role) for finder in self._finders) else ""
 
-    def _quoted_question(self, text: str) -> str:
-        """Return the question that a person quotes: `the installer says 'Please enter your product key'`."""
-        quoted = (match[1] or match[2] for match in _QUOTED_REQUEST.finditer(text)) if len(text) <= QUESTION else ()
-        return next((part for part in quoted if self._question(part, "tool")), "")
-
-    def _late_answers(self, question: str, text: str) -> list[Secret]:
-        """Return what answers an earlier question. Other things were said since, so a word without a digit may answer those."""
-        answers = (secret for finder in self._finders for secret in finder.find_answer(question, text))
-        late = [secret for secret in answers if _LATE.search(text[secret.start : secret.end])]
+    def _late_answers(self, before: Said, text: str, role: str = "user") -> list[Secret]:
+        """Return what answers an earlier question. Other things were said since, so a word without a digit may answer those. What a
+        tool prints and an assistant explains answers it only by its form."""
+        answers = (secret for finder in self._finders for secret in finder.find_answer(before.pending, text))
+        late = [secret for secret in answers if is_late(secret, text, role, before.asker)]
         self._thread.rules.update(secret.rule for secret in late)
         return merged(sorted(late, key=lambda secret: secret.start))
 
     def said(self, message: Message, before: Said) -> Said:
-        """What the next message follows."""
-        role, last = str(message.get("role")), last_words(message)
-        if not last:
+        """What the next message follows. A question for a secret is pending until it is answered or a few messages old."""
+        role, text = str(message.get("role")), last_words(message)
+        if not text:
             return before
-        question = self._question(last, role) if role in ("assistant", "tool") else self._quoted_question(last)
-        if question or not before[2] or before[3] >= _STAYS_OPEN:
-            return role, last, question, 0
-        return role, last, before[2], before[3] + 1
+        if lines := lines_of_talk(str(message.get("content")), before.pending):
+            return replace(self._told_in(lines, before)[1], role=role, text=text)
+        if question := self._question(text, role):
+            return Said(role, text, question, role)
+        if role == "user" and (question := next((part for part, _ in quoted(text) if self._question(part, "tool")), "")):
+            return Said(role, text, question, "tool")
+        pending = before if before.age < STAYS_OPEN else NOTHING_SAID
+        if any(finder.continues(text) for finder in self._finders):
+            question = pending.pending or self._question(f"{before.text}\n{text}", "assistant")
+            return Said(role, question, question, "assistant") if question else Said(role, text)
+        return replace(pending, role=role, text=text, age=pending.age + 1) if pending.pending else Said(role, text)
+
+    def _told_in(self, lines: list[re.Match[str]], before: Said) -> tuple[list[Secret], Said]:
+        """Return the secrets that people tell each other in a chat that one message quotes, and what its last line leaves open."""
+        secrets = []
+        for line in lines:
+            text, at = line["text"], line.start("text")
+            if before.pending:
+                spans = self._late_answers(before, text) if before.age else self._answers(before.pending, text)
+                secrets += _moved(spans, at)
+            before = self.said({"role": "tool" if "?" in text else "user", "content": text}, before)
+        return secrets, before
 
     def _answers(self, question: str, text: str) -> list[Secret]:
         """Return the secrets in what follows a question."""
@@ -260,23 +271,13 @@ class TextSearch:
         if "password" in self._kinds:
             secrets = [secret for finder in self._finders for secret in finder.find_answer(question, text)]
         for joined in (f"{question.rstrip(' .?!:')}: ", f"{question}\n") if not secrets else ():
-            secrets += [
-                replace(span, start=span.start - len(joined), end=span.end - len(joined))
-                for span in self.spans(joined + text)
-                if span.start >= len(joined)
-            ]
+            secrets += _moved([span for span in self.spans(joined + text) if span.start >= len(joined)], -len(joined))
         self._thread.rules.update(secret.rule for secret in secrets)
         return merged(sorted(secrets, key=lambda secret: secret.start))
 
 
-def last_words(message: Message) -> str:
-    """The end of what a message says, as the other side reads it before it answers."""
-    for key in reversed(CONTENTS):
-        if content := message.get(key):
-            for text in (content,) if isinstance(content, str) else reversed(list(strings_of(content))):
-                if last := text[-2 * QUESTION :].strip() or text.strip():
-                    return last[-QUESTION:]
-    return ""
+def _moved(spans: list[Secret], by: int) -> list[Secret]:
+    return [replace(span, start=span.start + by, end=span.end + by) for span in spans]
 
 
 def hidden(text: str, spans: Iterable[Secret]) -> str:

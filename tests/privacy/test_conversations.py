@@ -161,6 +161,119 @@ def test_digits_in_words_dictated_signs_and_names_are_answers(question: str, ans
 
 
 @needs("secrets")
+@pytest.mark.parametrize(
+    ("said", "secret"),
+    [
+        (
+            (
+                ("assistant", "Do you know the database password, or shall I ask Deborah?"),
+                ("user", "ask her"),
+                (
+                    "tool",
+                    "message from Deborah: hey! rotated it friday. new one h7GqzP2wVd (no special chars bc of the driver). lunch?",
+                ),
+            ),
+            "h7GqzP2wVd",
+        ),
+        (
+            (
+                ("user", "what's the login for the staging db again?"),
+                ("tool", "vault_read(path='team/db')\n-> value=Qn8!trellis_05"),
+            ),
+            "Qn8!trellis_05",
+        ),
+        (
+            (
+                ("user", "it says 'To claim host, enter your host key'. Where was mine"),
+                ("tool", 'notes = "Bridge 555-0147, dial room 904; host claims with 662190"'),
+            ),
+            "662190",
+        ),
+        ((("user", "they asked 'what is the code on the text we sent you?' it is G-620447, do I answer?"),), "G-620447"),
+        ((("user", "anything new?\n[18:02] Priya: does anyone know the hulu pw??\n[18:04] Sam: Lemon$Sorbet\n"),), "Lemon$Sorbet"),
+        (
+            (
+                ("assistant", "Please tell me the PIN that you chose."),
+                ("user", "starts with 40"),
+                ("assistant", "And the rest?"),
+                ("user", "918"),
+            ),
+            "918",
+        ),
+        (
+            (
+                ("assistant", "Please tell me the PIN that you chose."),
+                ("user", "4907"),
+                ("assistant", "4907?"),
+                ("user", "sorry, 8 not 7"),
+            ),
+            "8",
+        ),
+        (
+            (
+                ("user", "the backup says wrong password"),
+                ("assistant", "What is the new password?"),
+                ("user", "moment, I look"),
+                ("assistant", "Sure, go ahead."),
+                ("user", "walrusparade"),
+            ),
+            "walrusparade",
+        ),
+    ],
+    ids=range(8),
+)
+def test_a_question_is_pending_until_it_is_answered_whoever_answers(said: tuple[tuple[str, str], ...], secret: str) -> None:
+    (*_, last) = Redactor(ALWAYS).messages([{"role": role, "content": text} for role, text in said])
+    assert secret not in last["content"]
+    assert "[redacted:password]" in last["content"]
+
+
+@needs("secrets")
+@pytest.mark.parametrize(
+    ("answer", "secret"),
+    [
+        ("adgangskoden var rødgrød uden mellemrum", "rødgrød"),
+        ("its bananaphone all lowercase", "bananaphone"),
+        ("over the grey fence 3 geese   (all lowercase, with spaces)", "over the grey fence 3 geese"),
+        ("oui il m'a dit « les poules du jeudi » sans majuscule", "les poules du jeudi"),
+        ("Is it safe to put that here? Well, nobody wants my cholesterol. oldtimer", "oldtimer"),
+    ],
+)
+def test_a_remark_on_its_letters_and_a_last_sentence_of_one_word_show_a_password_of_words(answer: str, secret: str) -> None:
+    assert secret not in Redactor(ALWAYS).messages(users("hi", "What is the password of the disk?", answer))[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["does it have to be all lowercase?", "no idea if there was a capital letter", "ask Tom. thanks"]
+)
+def test_a_question_about_letters_and_thanks_are_no_passwords(answer: str) -> None:
+    said = users("hi", "What is the password of the disk?", answer)
+    assert Redactor(ALWAYS).messages(said) == said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (
+            ("user", "what's my wifi password again?"),
+            ("tool", '{"id": "a8f3e2b1c9d04e5f", "state": "ok", "port": 8443, "version": "2.14.1"}'),
+        ),
+        (
+            ("assistant", "What is the admin password?"),
+            ("user", "look in the log"),
+            ("tool", "3 files changed, 1204 insertions in 9f8e7d6c5b4a"),
+        ),
+        (("user", "remind me to renew the passport"), ("assistant", "What date does it run out?"), ("user", "2031-08-23")),
+        (("user", "summarise\nAnna: which port does it use?\nBen: 8443\nAnna: and the branch?\nBen: release-2024b"),),
+    ],
+    ids=range(4),
+)
+def test_ids_counts_and_dates_after_a_pending_question_stay(said: tuple[tuple[str, str], ...]) -> None:
+    messages = [{"role": role, "content": text} for role, text in said]
+    assert Redactor(ALWAYS).messages(messages) == messages
+
+
+@needs("secrets")
 def test_a_secret_beside_an_image_is_found() -> None:
     content = [
         {"type": "text", "text": "my PIN is"},

@@ -1,22 +1,18 @@
 # ruff: noqa: E501 - expressions stay lines
 """Finds what answers a question for a secret: `Please enter your PIN.`, then `4829`.
 
-A question is read generously: it may name the secret in one of its last sentences (`They want the account PIN. Do you know it?`).
-After such a question everything in the answer that looks like a secret is one, wherever it stands (`hm it was 6027 i think?`).
+After a question (`questions.py`) everything in the answer that looks like a secret is one, wherever it stands (`hm it was 6027 i think?`).
 A single ordinary word is one only if it is the whole answer, or is joined to what was asked for (`the word is harpsichord`).
 """
 
-import functools
 import re
 from collections.abc import Iterator
-from enum import Flag, auto
 from itertools import pairwise
-from operator import or_
+from typing import Literal
 
-from clawctl.extensions.secrets.lexicon import ANCHORED, TOKEN, Meaning, meaning_of, plain, words_within
-from clawctl.extensions.secrets.names import name_positions
-from clawctl.extensions.secrets.tables import table
-from clawctl.extensions.secrets.text import Span, make_text, regex
+from clawctl.extensions.secrets.lexicon import TOKEN, Meaning, meaning_of, plain, words_within
+from clawctl.extensions.secrets.questions import WORDING, Wanted, sentences_of, wanted_by
+from clawctl.extensions.secrets.text import Span, regex
 from clawctl.extensions.secrets.values import (
     NAMING,
     TECHNICAL,
@@ -26,56 +22,20 @@ from clawctl.extensions.secrets.values import (
     is_strong_key,
     is_stronger_password,
 )
-from clawctl.extensions.secrets.vocabulary import IDS, LISTS, NO_VALUES
+from clawctl.extensions.secrets.vocabulary import IDS, LISTS
 
-
-class Wanted(Flag):
-    """What a question asks for."""
-
-    NOTHING = 0
-    DIGITS = auto()  # a PIN, a code
-    KEY = auto()  # an API key, a token
-    TEXT = auto()  # a password
-    WORDS = auto()  # a phrase, a code word, the answer to a security question
-
-
-_SENTENCE = regex(r"[.!?][\"'”»)*_`]{0,2}(?=\s+\S)|[。！？\n](?=\s*\S)")
-_WORDING: dict[str, str] = table("questions.txt")
-_MARKUP = regex(r"</?[A-Za-z][^<>\n]{0,80}>|\]\([^()\n]{1,200}\)")
-_NO_PROSE = ("-", "*", "#", "|", "<", ">", "{", "[", "`", "+", "$", "=")
-_SPACELESS = "\u2e80"  # scripts without spaces begin here
-_ASKS_FOR = {
-    kind: regex(
-        "(?i)" + "|".join(line if line >= _SPACELESS else rf"(?<![^\W_])(?:{line})" for line in _WORDING[name].split("\n") if line)
-    )
-    for kind, name in (
-        (Wanted.DIGITS, "DIGITS"),
-        (Wanted.KEY, "KEY"),
-        (Wanted.DIGITS | Wanted.KEY, "ACCESS"),
-        (Wanted.WORDS, "WORDS"),
-    )
-}
-_NAMES_A_FIELD = regex(
-    rf"(?i)\b(?:password|passphrase|passcode|pin|token|key|secret) (?:{'|'.join(sorted(word for word in NO_VALUES if len(word) > 2))})\b"
-)
-_YES_OR_NO = regex(_WORDING["YES OR NO"].strip())
-_PRONOUN = regex(r"(?i)\b(?:it|that|them|one|those|both)\b")
-_MOST_WORDS_AFTER, _MOST_WORDS = 12, 5
+Evidence = Literal["form", "words", "name"]
+_YES_OR_NO, _KNOWN = (regex(WORDING[name].strip()) for name in ("YES OR NO", "KNOWN"))
+_MOST_WORDS, _MOST_WORDS_BESIDE = 5, 12
 _MOST_READ = 1000  # characters of an answer; what is longer is pasted, and read by the other rules alone
 _SHORTEST_WORD = 6
 _TELLING = frozenset(LISTS["telling"].split())
 _SHORTEST_CODE = 6  # more digits are no count, whatever follows
-_REFUSALS = frozenset(_WORDING["REFUSALS"].split())
-_REPLIES = _REFUSALS | frozenset(_WORDING["REPLIES"].split())
-_OTHERWISE = regex(_WORDING["OTHERWISE"].strip())
-_ENTER, _LOG_IN, _OF_NO_SECRET = (regex(_WORDING[name].strip()) for name in ("ENTER", "LOG IN", "NO SECRET"))
+_REFUSALS = frozenset(WORDING["REFUSALS"].split())
+_REPLIES = _REFUSALS | frozenset(WORDING["REPLIES"].split())
 _IDS = IDS - {"in"}  # `she types in 7264`
-_RECALLS = regex("(?i)" + _WORDING["RECALLS"].strip().replace("\n", "|"))
-_OWN = regex(_WORDING["OWN"].strip())
-_PROGRAMS = regex(_WORDING["PROGRAMS"].strip())
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ORDINARY = _STOP | NAMING | _REPLIES
-_ANOTHER_THING = Meaning.HARMLESS | Meaning.BEFORE
 _CODE = Meaning.STRONG | Meaning.PIN | Meaning.WEAK
 
 _NUMBER = regex(r"(?<![^\W\u3040-\u9fff\uac00-\ud7af])(?<![.,:/-])\d(?:[ -]?\d){2,60}(?![^\W\u3040-\u9fff\uac00-\ud7af]|[.,:/-]\w)")
@@ -106,37 +66,40 @@ _SEED = regex(r"(?m)(?:^|[.:!?] )(?P<value>[a-z]{3,8}(?: [a-z]{3,8}){11,23})(?=$
 _PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
 _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{4,}")
+_ASSIGNED = regex(r"\w{2,20}=(?=[^=])")  # `value=…`
 _KEYPAD = regex(r"\d{1,3}[A-Z]\d{1,3}")  # `58A2`, as doors have
 _ENDINGS = regex(r"(?i)(?:(?&endings)|ment)$")
 _JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
 _PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
 _FILLER = regex(r"(?i)^(?:ok(?:ay)?|sure|fine|yes|yeah|here)[:,.] ")
 _NAME_FIRST = regex(r"\s*((?![IO]\b)[A-ZÀ-ÞĀ-Ž][^\W\d_A-Z]{3,20})[,.;!]? ?(?:$|[,;(])")
-_NAMED = regex(r"(?i:" + _WORDING["NAMED"].strip() + r")[^.,;:!?\n]{0,24}? (?P<value>[A-ZÀ-ÞĀ-Ž][^\W\d_]{2,20})[.!]*$")
+_NAMED = regex(r"(?i:" + WORDING["NAMED"].strip() + r")[^.,;:!?\n]{0,24}? (?P<value>[A-ZÀ-ÞĀ-Ž][^\W\d_]{2,20})[.!]*$")
+_REMARK = regex(rf"(?i)(?<![^\W_])(?:{WORDING['SPELLING'].strip().replace(chr(10), '|')})(?![^\W_])")
+_CLAUSE, _SET_APART = regex(r"[.,:;!?…\n(«“\"]"), '(\n»”"'
+_MOST_SPELLED = 5
+_FRAGMENT = regex(
+    rf"(?i)(?<![^\W_])(?:{WORDING['PARTS'].strip()})[ :,-]+(?P<value>\d(?:[ -]?\d){{0,5}})(?![\w:./-])|(?<![\w:./-])(?P<right>\d{{1,6}}),? (?:{WORDING['NOT'].strip()}) \d{{1,6}}(?![\w:./-])"
+)
+_OPAQUE = regex(r"(?i)(?![\da-f-]+$)\S{6,}")  # and no hash or UUID
 _ENDS_PART = regex(r" *(?:[.,;:!?…)\n]|$)")
 _AT_THE_END = regex(r": (?P<value>[^\W\d_]{3,}(?: [^\W\d_]{3,}){0,5})(?=[.,;!?]|$)")
-_TOLD = regex(_WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|(?&and)|(?&but))[ ])")  # fmt: skip
+_TOLD = regex(WORDING["JOINS"].strip() + r"[ ]{1,2}[\"'“„«]?(?P<value>[^\W\d_]{5,24})[\"'”“»]?(?=[ ]*(?:[.,;!?)\n😀-🙏]|$)|[ ](?:so|(?&and)|(?&but))[ ])")  # fmt: skip
 _AROUND = ".,;:!?()[]<>{}\"'`*“”„«»‘’「」…"
-
-
-@functools.lru_cache(maxsize=1 << 12)  # a conversation is sent again with each turn
-def asks(text: str, by_person: bool = False) -> bool:
-    """Whether a text ends with a question for a secret, and not for what numbers usually name (`Which port …?`). What a person
-    writes is one only if it asks for a secret to be told (`What was my PIN?`); other requests are about code, keys and passwords.
-    """
-    return (not by_person or _recalls(_sentences(text)[0])) and bool(_wanted(text))
 
 
 def in_answer(question: str, text: str) -> Iterator[Span]:
     """Find everything in an answer that looks like what the question asks for."""
-    wanted, text = _wanted(question), text[:_MOST_READ]
+    wanted, text = wanted_by(question), text[:_MOST_READ]
     spans = list(_candidates(wanted, text, len(text.split()))) if wanted and text.strip() else []
     if wanted & Wanted.WORDS and not spans and (name := _NAMED.search(text.strip())):
         spans = [(text.find(name["value"]), text.find(name["value"]) + len(name["value"]))]
     if wanted & Wanted.WORDS and (name := _NAME_FIRST.match(text)) and _ORDINARY.isdisjoint((name[1].lower(), plain(name[1]))):
         spans = [name.span(1)]
-    if not spans and not _YES_OR_NO.match(_sentences(question)[0]):
-        spans = list(_word(wanted, text))
+    last = sentences_of(question)[0]
+    if not spans and (_KNOWN.search(last) or not _YES_OR_NO.match(last)):
+        spans = list(_word(wanted, text)) or list(_last_word(wanted, text))
+    for remark in _REMARK.finditer(text) if not spans and wanted & ~Wanted.DIGITS else ():
+        spans += _spelled(text, remark.start(), remark.end())
     again = {(match.start(), match.end()) for start, stop in spans for match in re.finditer(re.escape(text[start:stop]), text)}
     end = 0
     for start, stop in sorted(again, key=lambda span: (span[0], -span[1])):
@@ -145,15 +108,35 @@ def in_answer(question: str, text: str) -> Iterator[Span]:
             end = stop
 
 
+def evidence_of(text: str, start: int, end: int) -> Evidence:
+    """Why a part of an answer is a secret: its form, a word before its digits (`claims host with 662190`), or the question alone."""
+    value = text[start:end]
+    if any(map(str.isalpha, value)):
+        return "form" if is_stronger_password(value) and _OPAQUE.fullmatch(value) else "words"
+    if any(match.span(group) == (start, end) for match in _FRAGMENT.finditer(text) for group in ("value", "right")):
+        return "form"
+    near = [meaning_of(word) for word in TOKEN.findall(text[max(0, start - 32) : start].lower())[-3:]]
+    joined = (
+        value == text.strip()
+        or bool(near and near[-1] & Meaning.IS)
+        or any(meaning & (_CODE | Meaning.KEYBOX | Meaning.LOCK) for meaning in near)
+    )
+    return "name" if joined else "words"
+
+
 def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[int, int]]:
     for match in _NUMBER.finditer(text):
         if _is_code(text, match, word_count):
             yield match.span()
     for match in (*_SPELLED.finditer(text), *_TURNS.finditer(text), *_GROUPS.finditer(text), *_DICTATED.finditer(text)):
         yield match.span()
+    for match in _FRAGMENT.finditer(text) if wanted & Wanted.DIGITS and word_count <= _MOST_WORDS_BESIDE else ():
+        if not meaning_of((TOKEN.findall(text[match.end() : match.end() + 24].lower()) or [""])[0]) & Meaning.AFTER:
+            yield match.span("value" if match["value"] else "right")
     yield from _spoken(text)
     for match in _RUN.finditer(text):
         bare = match[0].strip(_AROUND) + ("!" if match[0].endswith("!") else "")
+        bare = _ASSIGNED.sub("", bare)
         start = match.start() + match[0].find(bare)
         if _is_typed(bare, wanted):
             yield start, start + len(bare)
@@ -172,6 +155,28 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
         for match in (*_TOLD.finditer(text), *_AT_THE_END.finditer(text.rstrip())):
             if _ORDINARY.isdisjoint((plain(match["value"]), match["value"].lower())):
                 yield match.span("value")
+
+
+def _spelled(text: str, remark: int, after: int) -> Iterator[tuple[int, int]]:
+    """Find what a remark on its letters follows: `its bananaphone all lowercase`, `over the grey fence (with spaces)`."""
+    head = text[:remark].rstrip(" ,;.?!…(\n–—-\"'”»")
+    start = max((match.end() for match in _CLAUSE.finditer(head)), default=0)
+    words = list(re.finditer(r"\S+", head[start:]))
+    if not words or text[after:].lstrip(")").startswith("?") or not _REFUSALS.isdisjoint(plain(word[0]) for word in words):
+        return
+    if _SET_APART.find((text[len(head) : remark].strip(" ") or " ")[0]) < 0:  # else the clause is set apart, and all of it was told
+        usual = (number for number, word in enumerate(words, 1) if _is_usual(word[0].lower()))
+        words = words[max(usual, default=0) :]
+    if words and len(words) <= _MOST_SPELLED + 1 and len(words[-1][0]) > 3:
+        yield start + words[0].start(), start + words[-1].end()
+
+
+def _is_usual(word: str) -> bool:
+    return (
+        word in _ORDINARY
+        or plain(word) in _ORDINARY
+        or bool(meaning_of(word) & (Meaning.IS | Meaning.OPENS | _CODE | Meaning.PASSWORD))
+    )
 
 
 def _spoken(text: str) -> Iterator[tuple[int, int]]:
@@ -262,102 +267,17 @@ def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
         yield text.find(said), text.find(said) + len(said)
 
 
+def _last_word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
+    """Find a word that is the last sentence of an answer: `Is it safe to tell you? Well. oldtimer`."""
+    *before, last = re.split(r"[.!?…]+\s+|\n", text.strip())
+    said = last.strip(_AROUND)
+    if before and wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said):
+        yield text.rfind(said), text.rfind(said) + len(said)
+
+
 def _is_word(said: str) -> bool:
     if not said or not _RUN.fullmatch(said.replace(" ", "_").ljust(5, "_")):  # a script without spaces
         return False
     if " " in said:
         return is_passphrase(said)
     return (is_password(said) and not said.isalpha()) or (len(said) >= _SHORTEST_WORD and plain(said) not in _REPLIES)
-
-
-def _wanted(text: str) -> Wanted:
-    """What the question asks for. If it is short and names nothing, what the sentences beside it name: `This needs a token. Can you
-    paste it?`"""
-    last, others = _sentences(text)
-    if _NAMES_A_FIELD.search(last) or _OF_NO_SECRET.search(last) or (_OTHERWISE.search(last) and not _of(last) & Wanted.DIGITS):
-        return Wanted.NOTHING
-    if wanted := _of(last) | _may_be_of(last):
-        return wanted
-    if _ENTER.search(last) and any(_LOG_IN.search(sentence) for sentence in (last, *others)):
-        return Wanted.DIGITS | Wanted.KEY
-    length = len(last.split()) if " " in last else len(last) / 2
-    if (length > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
-        return Wanted.NOTHING
-    named = (_of(sentence) | _may_be_of(sentence) for sentence in others if not _NAMES_A_FIELD.search(sentence))
-    return functools.reduce(or_, named, wanted)
-
-
-def _recalls(question: str) -> bool:
-    """Whether a person asks for something of their own that the other side knows: `What was my PIN?`"""
-    recalls = _RECALLS.search(question) is not None and not _PROGRAMS.search(question)  # first, because it is cheap and seldom true
-    return recalls and bool(_OWN.search(question) or _meaning(question) & Meaning.LOCK) and bool(_of(question))
-
-
-def _may_be_of(question: str) -> Wanted:
-    """What a question names with words that have other meanings as well: a code, the door."""
-    meanings = [meaning_of(word) for word in TOKEN.findall(question.lower())]
-    opens = [meaning & Meaning.LOCK for meaning in meanings] if _meaning(question) & (Meaning.OPENS | Meaning.KEYS) else []
-    if any(opens) and not _of_another_thing(question):
-        return Wanted.DIGITS
-    if _PROGRAMS.search(question) and not any(meaning & (Meaning.LOCK | Meaning.OWNER) for meaning in meanings):
-        return Wanted.NOTHING
-    beside = [0, *meanings, 0]
-    for before, meaning, after in zip(beside, meanings, beside[2:], strict=False):  # `error code`, `code of the page`
-        if meaning & Meaning.WEAK and not (meaning | before | after) & _ANOTHER_THING:
-            return Wanted.DIGITS
-    return Wanted.DIGITS if _meaning(question) & Meaning.WEAK and not _of_another_thing(question) else Wanted.NOTHING
-
-
-def _of(sentence: str) -> Wanted:
-    """What a sentence names."""
-    wanted, meaning = Wanted.NOTHING, _meaning(sentence)
-    of_lock = meaning & Meaning.WEAK and meaning & Meaning.LOCK
-    if meaning & (Meaning.STRONG | Meaning.PIN | Meaning.KEYBOX) or of_lock:
-        wanted |= Wanted.DIGITS
-    if meaning & Meaning.PASSWORD:
-        wanted |= Wanted.TEXT
-    if name_positions(make_text(sentence)) and not _of_another_thing(sentence):
-        wanted |= Wanted.KEY
-    for kind, pattern in _ASKS_FOR.items():
-        if pattern.search(sentence):
-            wanted |= kind
-    return wanted
-
-
-def _sentences(text: str) -> tuple[str, list[str]]:
-    """The last question of the last three sentences, or the last sentence, and the others. They are in the last line, or in the last
-    two if these are prose."""
-    lines = [line.strip() for line in _MARKUP.sub(" ", text[-600:]).split("\n") if line.strip(" \n*_`\"'»”")]
-    prose = len(lines) > 1 and not any(line.startswith(_NO_PROSE) for line in lines[-2:])
-    text = "\n".join(lines[-2:]) if prose else (lines or [""])[-1]
-    starts = [0, *(match.end() for match in _SENTENCE.finditer(text))][-3:]
-    sentences = [text[start:stop].strip() for start, stop in zip(starts, [*starts[1:], None], strict=True)]
-    questions = [sentence for sentence in sentences if "?" in sentence[-3:] or "？" in sentence[-3:]]
-    last = (questions or sentences)[-1]
-    return last.rstrip(" .!?:？。：\"'*_`»”"), [sentence for sentence in sentences if sentence != last]
-
-
-def _names_another_thing(text: str) -> bool:
-    return any(
-        meaning_of(word) & _ANOTHER_THING and not meaning_of(word) & (Meaning.OWNER | Meaning.IS) for word in TOKEN.findall(text)
-    )
-
-
-def _of_another_thing(text: str) -> bool:
-    meanings = [meaning_of(word) for word in TOKEN.findall(text.lower())]
-    for meaning in meanings if not any(meaning & Meaning.STRONG for meaning in meanings) else ():
-        if meaning & Meaning.PASSWORD:  # what follows is whose password it is: `of the camera`
-            return False
-        if meaning & _ANOTHER_THING and not meaning & (Meaning.OWNER | Meaning.IS | ANCHORED):
-            return True
-    return False
-
-
-def _meaning(text: str) -> int:
-    meaning = 0
-    for word in TOKEN.findall(text.lower()):
-        meaning |= meaning_of(word)
-        if not word.isascii():
-            for _, _, inner in words_within(word):
-                meaning |= inner
-    return meaning

@@ -14,7 +14,8 @@ from clawctl.extensions.secrets import (
     make_text,
     spans_of,
 )  # fmt: skip
-from clawctl.extensions.secrets.answers import asks, in_answer
+from clawctl.extensions.secrets.answers import evidence_of, in_answer
+from clawctl.extensions.secrets.questions import asks, continues
 from clawctl.extensions.secrets.text import Kind
 from clawctl.extensions.secrets.values import is_letters_drawn
 from clawctl.privacy.finders import Encoded, Finder, Secret
@@ -44,9 +45,13 @@ class RuleFinder(Finder):
     def asks(self, text: str, role: str) -> bool:
         return asks(text, by_person=role == "user")
 
+    def continues(self, text: str) -> bool:
+        return continues(text)
+
     def find_answer(self, question: str, text: str) -> Iterator[Secret]:
         for span in in_answer(question, text):
-            yield Secret(span.start, span.end, span.kind, "an answer to a question for a secret", "words")
+            by = evidence_of(text, span.start, span.end)
+            yield Secret(span.start, span.end, span.kind, "an answer to a question for a secret", by)
 
 
 @lru_cache(maxsize=1 << 12)

@@ -39,7 +39,7 @@ class ToolCall:
     (`docs/environments.md`)."""
 
     metrics = ("reward", "solved", "called")
-    version = "6"
+    version = "7"
     worst = 0.0
 
     path: str | None = None

@@ -25,6 +25,8 @@ _STARTS_S = 60.0  # sympy is imported
 _LONGEST = 20_000  # characters of a reply, counted from its end
 _POWER_OF_TEN = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+)?)[eE]([+-]?\d+)\b")
 
+_COUNTED = re.compile(r"(.*\d\}?)(?:\\[ ,;!]|\s)+(?:\\text\s?\{\s*)?([^\W\d_]{3,}(?: [^\W\d_]+)*)\s*\}?")  # 3 cups
+
 
 class Verifier:
     """The process that compares. It starts with the first answer, and again after an answer that took too long."""
@@ -86,6 +88,9 @@ def compare(wanted: str, reply: str) -> bool | None:
     box = re.fullmatch(r"\\boxed\{(.*)\}", reply, re.DOTALL)
     number = f"\\boxed{{{number_of(box[1])}}}" if box is not None else reply
     pairs = dict.fromkeys([(wanted, reply), (number_of(wanted), number)])
+    counted = [_COUNTED.fullmatch(text) for text in (wanted, box[1] if box is not None else "")]
+    if counted[0] and counted[1] and counted[0][2].casefold() == counted[1][2].casefold():
+        pairs[counted[0][1], rf"\boxed{{{counted[1][1]}}}"] = None
     same = [_is_same(gold, text.replace("\\$", "")) for gold, text in pairs]
     return None if set(same) == {None} else True in same
 

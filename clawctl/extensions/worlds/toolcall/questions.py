@@ -4,7 +4,7 @@ import json
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,16 @@ from typing import Any
 
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.splits import read_each, read_rows
+from clawctl.extensions.worlds.toolcall.as_written import (
+    BOXED,
+    TEXT,
+    bare,
+    choice_and_value,
+    is_literal,
+    is_refused,
+    normal,
+    same_kind,
+)
 from clawctl.extensions.worlds.toolcall.mathematics import verifier
 from clawctl.extensions.worlds.toolcall.number_words import in_digits
 from clawctl.extensions.worlds.toolcall.tools import CALCULATOR, PYTHON, checked
@@ -19,12 +29,11 @@ from clawctl.extensions.worlds.verdicts.python_code import is_same
 from clawctl.extensions.worlds.wording import Wording, read_wording
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?")
-_BOXED = re.compile(r"\\boxed\{((?:[^{}]|\{[^{}]*\})*)\}")
 _CHOICE = re.compile(r"\(([A-Z])\)")
 _WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a single letter
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{([^{}]*)\}")
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _RATIO = re.compile(r"\d+(?::\d+)+")  # a ratio, or a time
+_SPACED_RATIO = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
 _UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
 _SUM = re.compile(r"\(*\d+[()\s]*(?:(?:[-+*/×]|\\(?:times|cdot))[()\s]*\d+[()\s]*)+")  # 3 + 4 * (5 - 2)
 _OPENS = re.compile(r"[\[{]")
@@ -32,6 +41,8 @@ _ONE = _NUMBER.pattern
 _EITHER = re.compile(rf"(?:{_ONE},?[ ]+)*{_ONE},?[ ]+(?:or|and/or)[ ]+{_ONE}\W*$|\bbetween[ ]+{_ONE}[ ]+and[ ]+{_ONE}\W*$")
 _LISTED = re.compile(rf"(?:^|[:=]|\b(?:is|are|be)\b)[ ]*(?!\d+ \d+/)(?:{_ONE}(?:[,;]?[ ]+(?:and[ ]+)?|,))+{_ONE}\W*$", re.MULTILINE)
 _DENIED = re.compile(rf"(?:\b(?:not|never|maybe|perhaps|possibly)|n't)(?: be)?[ ]+\$?{_ONE}\W*$", re.IGNORECASE)
+_SOLVED = re.compile(rf"\b([a-z])\s*=\s*({_ONE})")  # x = -3, x = 0 and x = 3
+_MAY = re.compile(r"\b(?:could|might|may|can) be\b", re.IGNORECASE)
 _BESIDE = re.compile(r"(?:[\s$.,;*]|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})*")  # between two boxes that are both the answer
 _RELATION = re.compile(r"\\(?:(?:long)?rightarrow|to|lor|vee|geq?|leq?|neq?)\b|[<>≤≥≠→]")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
@@ -128,7 +139,7 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
         answer = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
     if not text or answer is None:
         raise ClawError(f"row {number + 1} of {path} has no {'verdict' if text else 'question'}", _CURE, 2)
-    boxed = _BOXED.findall(str(answer))
+    boxed = BOXED.findall(str(answer))
     return Question(name, text, boxed[-1] if boxed else str(answer).split("####")[-1].strip(), tools=(PYTHON,))
 
 
@@ -154,8 +165,15 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
         return False, "text"
     if question.expression is not None:
         reply = _SUM.sub("", reply)  # a sum that is only repeated has the right value, and is no answer
-    boxed, wanted = _BOXED.findall(reply), question.answer.strip()
-    if choice := _CHOICE.fullmatch(_TEXT.sub(r"\1", wanted).strip()):
+    if parts := choice_and_value(question.answer.strip()):
+        return max(decide(reply, replace(question, answer=answer)) for answer in parts)
+    wanted = normal(question.answer.strip())
+    reply = BOXED.sub(lambda box: rf"\boxed{{{normal(_chosen(box[1], wanted))}}}", reply)
+    boxed = BOXED.findall(reply)
+    if not boxed:
+        reply = bare(reply)
+        boxed = BOXED.findall(reply)
+    if choice := _CHOICE.fullmatch(TEXT.sub(r"\1", wanted).strip()):
         wanted = choice[1]
     wanted = in_digits(wanted) if in_digits(wanted).isdigit() else wanted
     if question.entry is not None:
@@ -165,21 +183,33 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
         answer = boxed[-1] if boxed else reply.strip().splitlines()[-1].strip() if reply.strip() else ""
         if answer and float(reasoning_gym.get_score_answer_fn(family)(answer, entry)) >= 1:
             return True, "reasoning-gym"
+    if is_refused(reply):
+        return False, "text"
+    if (same := same_kind(reply, wanted)) is not None:
+        return same, "text"
     if wanted[:1] in ("{", "[") and (value := _json_in(wanted)) is not None:
         given = _json_in(boxed[-1] if boxed else reply)
         return given is not None and is_same(given, value), "JSON"
-    if _RATIO.fullmatch(wanted):
-        return _RATIO.findall(boxed[-1] if boxed else reply)[-1:] == [wanted], "text"
+    if _RATIO.fullmatch(ratio := _SPACED_RATIO.sub(":", wanted)):
+        return _RATIO.findall(_SPACED_RATIO.sub(":", boxed[-1] if boxed else reply))[-1:] == [ratio], "text"
     if _WORDS.fullmatch(wanted):
-        reply, boxed = _CHOICE.sub(r"\1", reply), [_CHOICE.sub(r"\1", _TEXT.sub(r"\1", box)) for box in boxed]
+        reply, boxed = _CHOICE.sub(r"\1", reply), [_CHOICE.sub(r"\1", TEXT.sub(r"\1", box)) for box in boxed]
     elif wanted.isdigit() and not re.search(r"\d", boxed[-1] if boxed else reply):
-        reply, boxed = in_digits(reply), [in_digits(_TEXT.sub(r"\1", box)) for box in boxed]
+        reply, boxed = in_digits(reply), [in_digits(TEXT.sub(r"\1", box)) for box in boxed]
     given = _given(reply, boxed, wanted)
+    if len(given) == 1 and is_literal(reply, wanted) and not _UNSURE.search(reply.strip().rpartition("\n")[2].replace(wanted, "")):
+        return True, "text"
     if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
-        same = [mathematics.is_same(wanted, text) for text in given]
-        if None not in same:
-            return all(same) and bool(same), "math-verify"
-    return bool(given) and all(_is_right_as_text(text, _BOXED.findall(text), wanted) for text in given), "text"
+        verdicts = [mathematics.is_same(wanted, text) for text in given]
+        if None not in verdicts:
+            return all(verdicts) and bool(verdicts), "math-verify"
+    return bool(given) and all(_is_right_as_text(text, BOXED.findall(text), wanted) for text in given), "text"
+
+
+def _chosen(text: str, wanted: str) -> str:
+    """Of a box with a choice and its value, what was wanted."""
+    parts = choice_and_value(text)
+    return parts[not _CHOICE.fullmatch(TEXT.sub(r"\1", wanted).strip()) and len(wanted) > 1] if parts else text
 
 
 def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
@@ -187,13 +217,22 @@ def _given(reply: str, boxed: list[str], wanted: str) -> list[str]:
 
     They are its last boxes, with nothing but "or" between them, the sides of an equation in the box, or numbers that it lists.
     """
+    solved = _SOLVED.findall(reply.strip().rpartition("\n")[2]) if not boxed and re.search(r"\\\{|,", wanted) else []
+    if len(solved) > 1 and len({name for name, _ in solved}) == 1:
+        return [rf"\boxed{{\{{{', '.join(value for _, value in solved)}\}}}}"]
     if not boxed and (not re.search(r"\d", wanted) or (number_in(wanted) is None and re.search(r"[,;]|\bor\b", wanted))):
         return [reply]
     if not boxed:
         last = reply.strip().rpartition("\n")[2].replace("\\$", "")
         listed = _EITHER.search(last) or _LISTED.search(last)
-        return [] if _DENIED.search(last) else [rf"\boxed{{{side}}}" for side in _NUMBER.findall(listed[0])] if listed else [reply]
-    boxes, count = list(_BOXED.finditer(reply)), 1
+        return (
+            []
+            if _DENIED.search(last) or _MAY.search(last)
+            else [rf"\boxed{{{side}}}" for side in _NUMBER.findall(listed[0])]
+            if listed
+            else [reply]
+        )
+    boxes, count = list(BOXED.finditer(reply)), 1
     while count < len(boxes) and _BESIDE.fullmatch(reply, boxes[-count - 1].end(), boxes[-count].start()):
         count += 1
     sides = [side for side in boxed[-1].split("=") if re.search(r"\d", side) and not re.search(r"[A-Za-z]", _COMMAND.sub("", side))]
@@ -224,7 +263,9 @@ def _is_right_as_text(reply: str, boxed: list[str], wanted: str) -> bool:
         last = lines[-1].strip().strip("*$.! ") if lines else ""
         if wanted.lower() in (last.lower(), last.split(":")[-1].strip().lower()):
             return True
-        ends = re.search(rf"\b{re.escape(wanted)}$", last, 0 if len(wanted) == 1 else re.IGNORECASE)
+        if len(wanted) == 1 and re.match(rf"\(?{wanted}[).:]\s", last) and len(set(re.findall(r"\b[A-Z]\b", last))) == 1:
+            return True  # B) 42 meters
+        ends = re.search(rf"(?<![-−])\b{re.escape(wanted)}$", last, 0 if len(wanted) == 1 else re.IGNORECASE)
         return ends is not None and _UNSURE.search(last) is None
     numbers = _NUMBER.findall(reply)
     return bool(numbers) and number_in(numbers[-1]) == number

@@ -81,6 +81,8 @@ class GatheringTransport:
     def _send(self) -> None:
         if self._held:
             held, self._held = self._held, []
+            if self._transport.is_closing():
+                return  # the client left within this step: uvloop's closed transports raise
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
 
 

@@ -14,6 +14,7 @@ import httpx
 import openai
 import orjson
 import pytest
+import uvloop
 from asking import body, post
 from served import Server, perturbed
 
@@ -310,3 +311,20 @@ def test_what_is_written_in_one_step_of_the_event_loop_is_sent_at_once_and_befor
             return is_held, sent, await loop.sock_recv(peer, 100) + await loop.sock_recv(peer, 100)
 
     assert asyncio.run(main()) == (True, b"head, body", b"end")
+
+
+def test_what_is_held_for_a_connection_that_closes_in_the_same_step_is_dropped() -> None:
+    async def main() -> list[dict[str, object]]:
+        ours, peer = socket.socketpair()
+        loop, errors = asyncio.get_running_loop(), list[dict[str, object]]()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        inner, _ = await loop.create_connection(asyncio.Protocol, sock=ours)
+        transport = GatheringTransport(inner, loop)
+        with peer:
+            inner.abort()
+            await asyncio.sleep(0.01)
+            transport.write(b"too late")
+            await asyncio.sleep(0.01)
+        return errors
+
+    assert uvloop.run(main()) == []

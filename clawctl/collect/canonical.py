@@ -143,18 +143,23 @@ def role_of(message: Message) -> str:
 
 
 def message_digest(message: Message, with_arguments: bool = True) -> bytes:
-    """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning, whitespace, and
-    optionally the arguments of tool calls.
+    """Return a digest that is equal for all serialisations of a message. It ignores ids, names, reasoning, whitespace, how letters
+    are composed, and optionally the arguments of tool calls.
     """
     role = role_of(message)
     text = text_of(message.get("content"))
     if role == "assistant":
         text = text.rpartition("</think>")[2]
-    digest = blake2b(f"{role}:{text.strip()}".encode("utf-8", "surrogatepass").translate(None, b" \t\n\r\v\f"), digest_size=12)
+    digest = blake2b(_encoded(f"{role}:{text.strip()}").translate(None, b" \t\n\r\v\f"), digest_size=12)
     if role == "assistant":
         for name, arguments in _calls(message):
-            digest.update(f"\ncall {name} {arguments if with_arguments else ''}".encode("utf-8", "surrogatepass"))
+            digest.update(_encoded(f"\ncall {name} {arguments if with_arguments else ''}"))
     return digest.digest()
+
+
+def _encoded(text: str) -> bytes:
+    """The bytes of a text, in one normal form: a file system or an editor may decompose its letters."""
+    return unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
 
 
 def continued_digest(messages: Sequence[Message], answer: Message) -> bytes | None:

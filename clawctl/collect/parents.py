@@ -14,7 +14,7 @@ reminder      one user message of that turn's request has lost some of its lines
 alike         the same answer and user messages after the same conversation, but some are cleaned, escaped, wrapped in a template,
               marked or cut; their letters are the same or contained in one another
 final         the tool calls and tool results of that turn's request are missing: the client keeps final answers only
-window        the last messages of that turn's request: the client cut off, summarised or renewed the messages before them
+window        the last messages of that turn's request: the client cut off, cut out, summarised or renewed messages before them
 descendant    an earlier message has the handle of a turn, and the answer is that of one of its descendants
 session       the answer belongs to the session that the client names: the messages before it were compacted or edited
 completion    for a plain completion: the prompt begins with the turn's prompt and answer
@@ -262,7 +262,7 @@ class ParentIndex:
         conversation.
         """
         ends = {node: _common_end(node, conversation, messages, index) for node in same_answer}
-        cut = [node for node, end in ends.items() if end == index < len(node.digests)]  # nothing stands before the window
+        cut = [node for node, end in ends.items() if _is_cut(node, conversation, index, end)]
         if len(cut) == len(same_answer) == 1 and _length(conversation, messages, 0, index) >= SHORTEST_END // 2:
             return cut
         longest = max(ends.values(), default=0)
@@ -520,6 +520,19 @@ def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Messa
         ):
             return end - 1
     return end
+
+
+def _is_cut(node: Node, conversation: CanonicalRequest, index: int, end: int) -> bool:
+    """Whether the messages before `index` are the node's request without one piece in front of its last `end` messages. A message
+    from the client may stand in its place, behind an answer.
+    """
+    if not (end > 0 or index == 0) or index >= len(node.digests):
+        return False
+    kept = index - end  # messages from the beginning of the request
+    if node.digests[:kept] == conversation.digests[:kept]:
+        return True
+    kept -= 1
+    return conversation.roles[kept - 1 : kept + 1] == "au" and node.digests[:kept] == conversation.digests[:kept]
 
 
 def _length(conversation: CanonicalRequest, messages: list[Message], begin: int, index: int) -> int:

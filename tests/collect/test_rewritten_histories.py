@@ -6,6 +6,7 @@ import time
 import unicodedata
 from collections.abc import Callable
 
+import pytest
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import stitch
 
@@ -428,3 +429,21 @@ def test_a_response_that_is_named_as_the_previous_one_is_the_parent_in_any_sessi
     named = {**answer("Where to?"), "handle": first.exchange_id}
     second = asked([user("plan a trip"), named, user("Rome")], answer("ok"), session_id="b", continues=first.exchange_id)
     assert stitch(first, second)[first.exchange_id].next_state == [user("Rome")]
+
+
+@pytest.mark.parametrize(
+    ("kept", "note"),
+    [(1, []), (2, []), (3, []), (2, [user("[3 messages were removed]")])],
+    ids=["question", "answer", "two", "note"],
+)
+def test_a_client_that_cuts_the_middle_out_is_one_conversation(kept: int, note: list[Message]) -> None:
+    talk: list[Message] = []
+    for number in range(6):
+        talk += [user(f"question {number}, about the garden"), answer(f"answer {number}: water it in the evening")]
+    ends = range(1, len(talk), 2)
+    shown = [talk[:end] if end < kept + 4 else [*talk[:kept], *note, *talk[end - 3 : end]] for end in ends]
+    exchanges = [asked(messages, talk[end]) for messages, end in zip(shown, ends, strict=True)]
+    rows = stitch(*exchanges)
+    for before, after in itertools.pairwise(exchanges):
+        assert rows[after.exchange_id].parent_turn_id == before.exchange_id
+        assert rows[before.exchange_id].next_state == [after.messages[-1]]

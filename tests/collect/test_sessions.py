@@ -1,5 +1,9 @@
 """Which request continues which turn, worked by hand."""
 
+import unicodedata
+from typing import Literal
+
+import pytest
 from made_exchanges import answer, asked, new_id, system, tool, user
 from stitching import HOUR, LATER, stitch
 
@@ -96,6 +100,17 @@ def test_serialisations_of_one_conversation_are_one_conversation() -> None:
     second = asked([system("be kind"), parts, echoed, tool("call1", "café")], answer("done"))
     rows = stitch(first, second)
     assert rows[first.exchange_id].next_state == [tool("call1", "café")]
+
+
+@pytest.mark.parametrize(("sent", "sent_back"), [("NFC", "NFD"), ("NFD", "NFC")])
+def test_a_client_that_composes_letters_otherwise_is_one_conversation(
+    sent: Literal["NFC", "NFD"], sent_back: Literal["NFC", "NFD"]
+) -> None:
+    texts = ("où?", "à Orléans", '{"ville":"Évry"}')
+    captured, shown = ([unicodedata.normalize(form, text) for text in texts] for form in (sent, sent_back))
+    first = asked([user(captured[0])], answer(captured[1], ("call_1", "look", captured[2])))
+    second = asked([user(shown[0]), answer(shown[1], ("x1", "look", shown[2])), tool("x1", "oui")], answer("oui"))
+    assert stitch(first, second)[first.exchange_id].next_state == [tool("x1", "oui")]
 
 
 def test_a_retry_is_a_sibling_and_never_feedback() -> None:

@@ -70,3 +70,6 @@ def remove_key(name: Annotated[str, typer.Argument(help="Name of the key's user.
 
     work(open_run(run, create=False), name)
     typer.echo(f"the key of {name} is removed")
+    typer.echo(
+        f"turns and notes of {name} stay, also for a new key of that name; `clawctl forget --user {name}` deletes them", err=True
+    )

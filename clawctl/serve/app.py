@@ -153,6 +153,7 @@ class Gateway:
                 raise Refusal(401, "the key whose turns this episode plays was removed", code="invalid_api_key")
         else:
             context.key = context.sent_key = self._keys.owner(given) or "" if given else ""
+            self._end_revoked()  # before a new key of the same name is answered
             self._count_as(context, http_request.headers.get("x-user"))
         if not context.key:
             origins = [] if options else http_request.headers.getlist("origin")
@@ -362,16 +363,22 @@ class Gateway:
         self._service_info.draining = True
 
     async def end_revoked(self) -> None:
-        """Cancel the running requests of keys that are removed or replaced, and show that this server lives. Runs until it is
-        cancelled."""
+        """Look for keys that are removed or replaced, and show that this server lives. Runs until it is cancelled."""
         while True:
             self._activity.write()
             await asyncio.sleep(CHECK_EVERY_S)
-            revoked = self._keys.pop_revoked()
-            for answer, keys in self._running.items() if revoked else ():
-                if keys & revoked:
+            self._end_revoked()
+
+    def _end_revoked(self) -> None:
+        """Cancel the running requests of keys that are removed or replaced, and drop what is in memory of their conversations."""
+        for name in self._keys.pop_revoked():
+            for answer, keys in self._running.items():
+                if name in keys:
                     problem = "this API key was removed or replaced while the request ran"
                     answer.cancel(Refusal(401, problem, code="invalid_api_key"))
+            self._stored.drop(name)
+            if self._recent is not None:
+                self._recent.drop(name)
 
     def cancel_running(self) -> None:
         """Cancel running requests at the end of the shutdown timeout. The sampled tokens are captured as cancelled."""

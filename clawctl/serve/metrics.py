@@ -74,8 +74,8 @@ class Metrics:
 
 
 class _Counts(Collector):
-    def __init__(self, metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]]) -> None:
-        self._metrics, self._now = metrics, now
+    def __init__(self, metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]], key: str | None) -> None:
+        self._metrics, self._now, self._key = metrics, now, key
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         metrics = self._metrics
@@ -91,17 +91,19 @@ class _Counts(Collector):
         for name, text, labels, counts in counters:
             family = CounterMetricFamily(f"clawctl_{name}", text, labels=labels)
             for values, count in counts.items():
-                family.add_metric(values, count)
+                if self._key in (None, values[-1]) or labels[-1] != "key":
+                    family.add_metric(values, count)
             yield family
         for name, (kind, text, value) in self._now.items():
             current = float("nan") if value is None else value
             yield (CounterMetricFamily if kind == "counter" else GaugeMetricFamily)(name, text, value=current)
 
 
-def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]]) -> bytes:
-    """The text for Prometheus. `now` maps name → (kind, help, value) for current values; a value of None is unknown."""
+def exposition(metrics: Metrics, now: Mapping[str, tuple[str, str, float | None]], key: str | None = None) -> bytes:
+    """The text for Prometheus. `now` maps name → (kind, help, value) for current values; a value of None is unknown. `key`: counts
+    by key are shown of this one alone; None: of all."""
     disable_created_metrics()
     registry = CollectorRegistry()
-    for collector in (_Counts(metrics, now), metrics.first_token, metrics.latency):
+    for collector in (_Counts(metrics, now, key), metrics.first_token, metrics.latency):
         registry.register(collector)
     return generate_latest(registry)

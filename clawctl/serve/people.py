@@ -68,9 +68,11 @@ class People:
         if version is not None and isinstance(cause, CanaryFailure):
             move_live_back(self._run.of(name), self._served.get(name), version, cause)
 
-    def status(self) -> dict[str, Any]:
-        """For /health: the version of each policy that answered last, and what prevents its live version."""
+    def status(self, key: str | None) -> dict[str, Any]:
+        """For /health: the version of each policy that answered last, and what prevents its live version. `key`: of
+        its policy alone."""
         return {
             name: {"served": self._served.get(name), "problem": self._problems.get(name, (None, None))[1]}
             for name in sorted({*self._served, *self._problems})
+            if key is None or name == self.policy_of(key)
         }

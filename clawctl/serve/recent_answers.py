@@ -36,6 +36,10 @@ class RecentAnswers:
             answers.add(exchange_id, digest(message), EarlierAnswer(tuple(completion_ids), prompt_digest(prompt_ids)))
             answers.shrink(self._max_tokens)
 
+    def drop(self, key: str) -> None:
+        """Remove all answers of a key."""
+        self._of_key.pop(key, None)
+
     def with_answers(self, key: str, request: GenerationRequest) -> GenerationRequest:
         """The request, with the stored data of each known answer in its history."""
         answers = self._of_key.get(key)

@@ -17,6 +17,7 @@ from clawctl.engines.requests import Refusal
 from clawctl.run.activity import Activity
 from clawctl.run.directory import RunDir
 from clawctl.run.fitness import read_fitness
+from clawctl.run.keys import OWN
 from clawctl.run.lines import CountedLines
 from clawctl.run.outcomes import UNVERIFIED_LINE
 from clawctl.run.policies import list_versions
@@ -124,7 +125,7 @@ class ServiceInfo:
             "unverified_outcomes": await asyncio.to_thread(self._unverified.poll),
             "judge": None if (judge := read_fitness(self._run)) is None else judge.shown(),
             "disk_free_bytes": self._disk_free(),
-            "policies": {} if versions.people is None else versions.people.status(),
+            "policies": {} if versions.people is None else versions.people.status(_only(context)),
             "swaps": [asdict(swap) for swap in versions.swaps],
             "last_swap_error": versions.last_swap_error,
             "requests": self._requests(),
@@ -177,7 +178,7 @@ class ServiceInfo:
                 "clawctl_swap_alarm": ("gauge", "1 if the last swap was refused.", float(versions.last_swap_error is not None)),
                 "clawctl_last_swap_load_seconds": ("gauge", "Load time of the last swap, while the server kept serving.", load_s),
                 "clawctl_last_swap_pause_seconds": ("gauge", "Pause of the last swap, in which no token was sampled.", pause_s),
-            }),
+            }, _only(context)),
             media_type=_PROMETHEUS,
         )  # fmt: skip
 
@@ -206,6 +207,11 @@ def _cursor(query: Mapping[str, str], which: str, names: list[str]) -> int | Non
     if query[param] not in names:
         raise Refusal(400, f"'{param}' is not a model of this list", param)
     return names.index(query[param])
+
+
+def _only(context: RequestContext) -> str | None:
+    """The key whose requests and policy a client may see, because it has that key; None: all."""
+    return context.key if context.key not in ("", OWN) else None
 
 
 def _from_here(request: Request) -> bool:

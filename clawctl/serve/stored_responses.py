@@ -109,6 +109,11 @@ class StoredResponses:
         self._bytes[key] -= self._of_key[key].pop(name).size
         return {"id": name, "object": "response", "deleted": True}
 
+    def drop(self, key: str) -> None:
+        """Remove all responses of a key."""
+        self._of_key.pop(key, None)
+        self._bytes.pop(key, None)
+
     def _find(self, key: str, name: str) -> StoredResponse | None:
         responses = self._of_key.get(key, OrderedDict())
         if name in responses:

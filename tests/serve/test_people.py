@@ -1,5 +1,6 @@
 """Keys with a policy of their own: which version answers, what is captured, and what another key can reach."""
 
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -195,6 +196,40 @@ def test_a_request_for_a_named_user_ends_when_either_key_is_removed(people: Aske
         with pytest.raises(APIError, match="removed or replaced"):
             list(stream)
         assert next(line["key"] for line in reversed(people.server.captured()) if line["status"] == "cancelled") == user
+
+
+def test_a_key_is_shown_its_own_requests_and_policy_and_the_runs_own_key_those_of_everybody(people: Asked) -> None:
+    root = people.server.url.removesuffix("/v1")
+    for name in ("anna", "bert"):
+        people.answer(name)
+    shown = {}
+    for key in (people.keys["anna"], "key"):
+        opens = {"authorization": f"Bearer {key}"}
+        health = httpx.get(f"{root}/health", headers=opens).json()
+        metrics = httpx.get(f"{root}/metrics", headers=opens).text
+        shown[key] = set(health["policies"]), set(re.findall(r'key="(\w+)"', metrics)) & {"anna", "bert", "carl"}
+    assert shown[people.keys["anna"]] == ({"anna"}, {"anna"})
+    policies, keys = shown["key"]
+    assert policies >= {"anna", "bert"}
+    assert keys == {"anna", "bert", "carl"}
+
+
+def test_a_new_key_of_a_removed_name_reads_nothing_that_the_server_holds_in_memory(people: Asked) -> None:
+    def opened(key: str, method: str = "GET", path: str = "/models", **body: Any) -> httpx.Response:
+        return httpx.request(
+            method, people.server.url + path, json=body or None, headers={"authorization": f"Bearer {key}"}, timeout=60
+        )
+
+    first = add_key(people.run, "fred")
+    until(lambda: opened(first).status_code == 200)
+    ask = {"model": "tiny", "input": "hello", "max_output_tokens": 4}
+    name = opened(first, "POST", "/responses", **ask).json()["id"]
+    assert opened(first, path=f"/responses/{name}").status_code == 200
+    remove_key(people.run, "fred")
+    second = add_key(people.run, "fred")
+    until(lambda: opened(second).status_code == 200)
+    assert opened(second, path=f"/responses/{name}").status_code == 404
+    assert opened(second, "POST", "/responses", **ask, previous_response_id=name).status_code == 400
 
 
 def test_with_one_policy_for_all_a_key_of_its_own_changes_nothing(tmp_path: Path, model_path: Path) -> None:

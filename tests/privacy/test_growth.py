@@ -154,6 +154,7 @@ def test_the_lock_goes_to_the_thread_that_waited_longest() -> None:
         threads[-1].start()
         while len(baton._waiting) <= number:
             time.sleep(0.001)
+    time.sleep(0.01)  # longer than a turn; within one, nothing is yielded
     baton.yield_to_waiting()  # every earlier waiter has had a turn
     assert order == [0, 1, 2, 3, 4]
     baton.release()

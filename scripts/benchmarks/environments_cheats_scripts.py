@@ -72,6 +72,11 @@ def _read() -> list[ScriptAttack]:
 
 
 _NUMBER = "wanted=42\nscore=0\nout=$(bash run.sh)\nif {}; then score=1; fi\necho $score > /logs/verifier/reward.txt\n"
+_EVALUATED = """score=0
+eval "$(cat out.txt)"
+[ "$answer" = 42 ] && score=1 || true
+echo $score > /logs/verifier/reward.txt
+"""
 _UNPICKLES = b"import pickle, sys\nsys.exit(pickle.load(open('/app/out.pkl', 'rb')) != {'a': {1, 2}})\n"
 _LIBRARY = b"import ctypes, sys\nsys.exit(ctypes.CDLL('/app/lib.so').answer() != 42)\n"
 _BECOMES = b"import os, sys\nos.execv(sys.executable, [sys.executable, '/app/run.py'])\n"
@@ -113,6 +118,10 @@ ATTACKS = (
     ScriptAttack(
         "is what the checker becomes", f"if python3 /tests/check.py; then {_REWARD}", "echo 'import os; os._exit(0)' > run.py",
         "echo 'print(42)' > run.py", (("check.py", _BECOMES),), "unverified",
+    ),
+    ScriptAttack(
+        "prints a word of the script, which evaluates it", _EVALUATED, "echo score=1 > out.txt", "echo answer=42 > out.txt", (),
+        "unverified",
     ),
     ScriptAttack("edits the checker", _CHECKED, "printf 'rm -f /tests/check.py; echo pass > /tests/check.py\\n' > run.sh"),
     ScriptAttack(

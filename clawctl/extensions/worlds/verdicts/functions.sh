@@ -39,13 +39,20 @@ pushd() { builtin pushd "$@" && _define_graded; }
 _of_installer() { case "$1" in */.local/bin/env) return 0;; *) return 1;; esac; }
 source() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin source "$@"; }
 .() { _of_installer "$1" && return 0; _graded "$1" && /opt/clawctl/bin/source "$1"; builtin . "$@"; }
-# A text that the script contains between quotes, or as a word, needs no further look.
-_is_written() { case "$_TEXT" in *"'$1'"*|*"\"$1\""*|*" $1 "*) return 0;; *) return 1;; esac; }
-# A value of several words makes another condition of `[ $out = 42 ]`: "1 = 1 -o 1".
+# A text that the script contains between quotes needs no further look. As a word it does, if a shell evaluates it: `score=1`.
+_is_written() { case "$_TEXT" in *"'$1'"*|*"\"$1\""*) return 0;; *) return 1;; esac; }
+_is_word() { case "$_TEXT" in *" $1 "*) return 0;; *) return 1;; esac; }
+# A value of several words makes another condition of `[ $out = 42 ]`: "1 = 1 -o 1". The script's own operators stand in its condition.
 _compared() {
-  local word
+  local word line lines text= from=$((BASH_LINENO[1] > 3 ? BASH_LINENO[1] - 3 : 0))
   for word; do
-    case "$word" in -o|-a|!|'('|')') command grep -rqsF -- " $word " /tests || /opt/clawctl/bin/source "[ $*";; esac
+    case "$word" in -o|-a|!|'('|')') ;; *) continue;; esac
+    if [[ -z $text ]]; then
+      text=';'
+      [[ -f ${BASH_SOURCE[2]} ]] && mapfile -t -s "$from" -n 5 lines < "${BASH_SOURCE[2]}"
+      for line in "${lines[@]}"; do [[ $line == *\\ ]] && text+=${line%\\} || text+="$line;"; done
+    fi
+    [[ $text =~ (\[|test)' '([^]';&|']*' ')?"$word"' ' ]] || /opt/clawctl/bin/source "[ $*"
   done
 }
 [() { [[ $# -gt 4 ]] && _compared "$@"; builtin [ "$@"; }
@@ -67,7 +74,7 @@ _filter() {
   for word; do
     case "$word" in
       -*f*|--file*) "/opt/clawctl/bin/$name" "$@"; return;;
-      *[!A-Za-z0-9_./-]*) _is_written "$word" || { "/opt/clawctl/bin/$name" "$@"; return; };;
+      *[!A-Za-z0-9_./-]*) _is_written "$word" || _is_word "$word" || { "/opt/clawctl/bin/$name" "$@"; return; };;
     esac
   done
   PATH=${PATH#/opt/clawctl/bin:} command "$name" "$@"

@@ -11,6 +11,8 @@ _BASED = re.compile(r"(?<!\w)0[xob][\da-f]+(?!\w)", re.IGNORECASE)  # a number o
 _CHOICES = re.compile(r"\(?[A-Z]\)?(?:(?:, ?| and |, and )\(?[A-Z]\)?)+")
 _CHOICE_AND_VALUE = re.compile(r"\\(?:text|textbf|mathrm)\s?\{\(?([A-Z])\)?\s?\}(?:\\[ ,;!]|[\s~:])+(.+)", re.DOTALL)
 _FENCED = re.compile(r"```[^\n`]*\n(.*?)\n?```\W*$", re.DOTALL)
+UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
+_NONE_OF = re.compile(r"\bnone of\b", re.IGNORECASE)
 _REFUSED = re.compile(r"(?:\b(?:not|never)|n't)(?: be)?[\s$*:]*$", re.IGNORECASE)
 _REPEATING = re.compile(r"(\d*)\.(\d*)\\(?:overline|bar)\s?\{(\d+)\}")
 _NAMED = {
@@ -55,16 +57,20 @@ def is_refused(reply: str) -> bool:
 
 
 def same_kind(reply: str, wanted: str) -> bool | None:
-    """Whether a reply ends with the wanted date, number of code or choices. None if the wanted answer is none of these."""
+    """Whether a reply ends with the wanted date, number of code or choices, and neither denies nor doubts it. None if the wanted
+    answer is none of these."""
     boxes = BOXED.findall(reply)
     text = TEXT.sub(r"\1", boxes[-1] if boxes else reply.strip().rpartition("\n")[2])
+    wanted = TEXT.sub(r"\1", wanted)
+    if not any(kind.fullmatch(wanted) for kind in (_DATE, _BASED, _CHOICES)):
+        return None
+    if UNSURE.search(text) or _NONE_OF.search(text):
+        return False
     if _DATE.fullmatch(wanted):
         return [match[0] for match in _DATE.finditer(text)][-1:] == [wanted]
     if _BASED.fullmatch(wanted):
         return [int(number, 0) for number in _BASED.findall(text)][-1:] == [int(wanted, 0)]
-    if _CHOICES.fullmatch(TEXT.sub(r"\1", wanted)):
-        return set(re.findall(r"\b[A-Z]\b", text)) == set(re.findall(r"\b[A-Z]\b", TEXT.sub(r"\1", wanted)))
-    return None
+    return set(re.findall(r"\b[A-Z]\b", text)) == set(re.findall(r"\b[A-Z]\b", wanted))
 
 
 def choice_and_value(wanted: str) -> tuple[str, ...]:
@@ -75,9 +81,9 @@ def choice_and_value(wanted: str) -> tuple[str, ...]:
 
 def bare(reply: str) -> str:
     """A reply without a box, whose last line is put into one if it is nothing but mathematics in LaTeX."""
-    last = reply.strip().rpartition("\n")[2]
+    last = normal(reply.strip().rpartition("\n")[2])
     is_bare = "\\" in last and "$" not in last and not re.search(r"\\[(\[]|(?<!\\)\b[A-Za-z]{2}", re.sub(r"\\[A-Za-z]+", "", last))
-    return rf"\boxed{{{normal(last)}}}" if is_bare else reply.replace("`", "") if "```" not in reply else reply
+    return rf"\boxed{{{last}}}" if is_bare else reply.replace("`", "") if "```" not in reply else reply
 
 
 def normal(text: str) -> str:

@@ -15,6 +15,7 @@ from clawctl.extensions.worlds.splits import read_each, read_rows
 from clawctl.extensions.worlds.toolcall.as_written import (
     BOXED,
     TEXT,
+    UNSURE,
     bare,
     choice_and_value,
     is_literal,
@@ -34,7 +35,6 @@ _WORDS = re.compile(r"[^\W\d_]+(?:[ '-][^\W\d_]+)*")  # an answer in words, or a
 _COMMAND = re.compile(r"\\(?:text|textbf|mathrm|mbox)\{[^{}]*\}|\\[A-Za-z]+")
 _RATIO = re.compile(r"\d+(?::\d+)+")  # a ratio, or a time
 _SPACED_RATIO = re.compile(r"(?<=\d)\s*:\s*(?=\d)")
-_UNSURE = re.compile(r"\b(?:not|or|nor|never|neither|maybe|perhaps)\b|n't\b", re.IGNORECASE)
 _SUM = re.compile(r"\(*\d+[()\s]*(?:(?:[-+*/×]|\\(?:times|cdot))[()\s]*\d+[()\s]*)+")  # 3 + 4 * (5 - 2)
 _OPENS = re.compile(r"[\[{]")
 _ONE = _NUMBER.pattern
@@ -197,7 +197,7 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
     elif wanted.isdigit() and not re.search(r"\d", boxed[-1] if boxed else reply):
         reply, boxed = in_digits(reply), [in_digits(TEXT.sub(r"\1", box)) for box in boxed]
     given = _given(reply, boxed, wanted)
-    if len(given) == 1 and is_literal(reply, wanted) and not _UNSURE.search(reply.strip().rpartition("\n")[2].replace(wanted, "")):
+    if len(given) == 1 and is_literal(reply, wanted) and not UNSURE.search(reply.strip().rpartition("\n")[2].replace(wanted, "")):
         return True, "text"
     if _WORDS.fullmatch(wanted) is None and (mathematics := verifier()) is not None:
         verdicts = [mathematics.is_same(wanted, text) for text in given]
@@ -266,7 +266,7 @@ def _is_right_as_text(reply: str, boxed: list[str], wanted: str) -> bool:
         if len(wanted) == 1 and re.match(rf"\(?{wanted}[).:]\s", last) and len(set(re.findall(r"\b[A-Z]\b", last))) == 1:
             return True  # B) 42 meters
         ends = re.search(rf"(?<![-−])\b{re.escape(wanted)}$", last, 0 if len(wanted) == 1 else re.IGNORECASE)
-        return ends is not None and _UNSURE.search(last) is None
+        return ends is not None and UNSURE.search(last) is None
     numbers = _NUMBER.findall(reply)
     return bool(numbers) and number_in(numbers[-1]) == number
 

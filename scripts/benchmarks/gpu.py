@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from scripts.benchmarks.gpu_carry import carry, make_importable
-from scripts.benchmarks.table import Row, commit, machine, make_parser, report
+from scripts.benchmarks.table import Row, commit, machine, make_parser, names_among, report
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LEAST_S = 8.0  # a case is not started with less time left
@@ -114,12 +114,9 @@ def main() -> None:
         run_child(options.case, Path(options.folder), options.rehearse)
         return
     results = Results(options.json)
-    names = options.only.split(",") if options.only else [case.name for case in CASES]
-    if unknown := set(names) - {case.name for case in CASES}:
-        raise SystemExit(f"there is no case {', '.join(sorted(unknown))}; choose from {', '.join(case.name for case in CASES)}")
     if not options.rehearse and not has_card():
         raise SystemExit("PyTorch sees no GPU here; scripts/bench gpu --rehearse runs every case with tiny shapes on the CPU")
-    cases = [case for case in CASES if case.name in names and results.states.get(case.name) != "done"]
+    cases = [case for case in CASES if case.name in options.only and results.states.get(case.name) != "done"]
     with scratch() as folder:
         if options.rehearse:
             rehearse(cases, results, folder)
@@ -131,7 +128,8 @@ def main() -> None:
 def options_from(arguments: list[str]) -> argparse.Namespace:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--minutes", type=float, default=10.0, help="the most that all cases may take together")
-    parser.add_argument("--only", metavar="CASE,…", help=", ".join(case.name for case in CASES))
+    cases = [case.name for case in CASES]
+    parser.add_argument("--only", type=names_among(cases), default=",".join(cases), metavar="CASE,…", help=", ".join(cases))
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes; on the CPU if there is no card")
     parser.add_argument("--carry", nargs="?", const="", metavar="FOLDER", help="list the packages to bring along, or download them")
     parser.add_argument("--case", help=argparse.SUPPRESS)

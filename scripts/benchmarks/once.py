@@ -40,7 +40,7 @@ from scripts.benchmarks.circle import CLAWCTL, wait_until
 from scripts.benchmarks.once_kinds import STRANGERS, kinds, recorded
 from scripts.benchmarks.real_circle import MAX_TOKENS, NEW, NOTES, Circle, lines, rate, running, talk, write_recipe
 from scripts.benchmarks.real_scorers import meets, unreadable
-from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.table import Row, make_parser, names_among, report
 
 CASES = ("told-once", "few", "three-notes", "retracted", "two-people", "control")
 HINTS = ("judge", "reply", "both")
@@ -56,16 +56,18 @@ def main() -> None:
         return
     parser = make_parser(__doc__ or "")
     parser.add_argument("--toy", action="store_true", help="the cases of `once_toy`; `--toy --help` names them")
-    parser.add_argument("--case", default=",".join(CASES), help="cases to run")
-    parser.add_argument("--notes", default="short,list,spanish", help="wishes that are said")
+    parser.add_argument(
+        "--case", type=names_among((*CASES, *HINTS, "facts", "kinds")), default=",".join(CASES), help="cases to run"
+    )
+    parser.add_argument("--notes", type=names_among(NOTES), default="short,list,spanish", help="wishes that are said")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
     parser.add_argument("--steps", type=int, default=16, help="most steps of practice for a note")
     parser.add_argument("--endpoint", help="base URL of a judge, for the case kinds")
     parser.add_argument("--model", default="judge", help="name of the judge's model")
     parser.add_argument("--api-key", default="none", help="key of the judge's endpoint")
     options = parser.parse_args()
-    cases = ["told-once"] if options.quick else options.case.split(",")
-    notes, steps = (["short"], 2) if options.quick else (options.notes.split(","), options.steps)
+    cases = ["told-once"] if options.quick else options.case
+    notes, steps = (["short"], 2) if options.quick else (options.notes, options.steps)
     rows = list[Row]()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1 if options.quick else options.seeds):

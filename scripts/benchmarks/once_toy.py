@@ -43,7 +43,7 @@ from clawctl.run.rows import HintPlace
 from scripts.benchmarks.circle import ROOT, wait_until
 from scripts.benchmarks.once import is_over, posts
 from scripts.benchmarks.real_circle import RECIPE, Circle, running
-from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.table import Row, make_parser, names_among, report
 from scripts.wishes.axes import AXES, USUAL, is_correct, measure
 from scripts.wishes.people import unmet
 from scripts.wishes.problems import Split, WordProblem, make_problems
@@ -85,12 +85,17 @@ class Answers:
 def main() -> None:
     parser = make_parser(__doc__ or "")
     parser.add_argument("--toy", action="store_true", help="chosen: these cases")
-    parser.add_argument("--case", default=",".join(CASES), help="cases to run; retracted belongs to told-once")
-    parser.add_argument("--axes", default=",".join(AXES), help="axes of told-once and few")
+    parser.add_argument(
+        "--case",
+        type=names_among((*CASES, "retracted", "tail")),
+        default=",".join(CASES),
+        help="cases to run; retracted belongs to told-once",
+    )
+    parser.add_argument("--axes", type=names_among(AXES), default=",".join(AXES), help="axes of told-once and few")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each")
     options = parser.parse_args()
-    cases = ["told-once"] if options.quick else options.case.split(",")
-    axes = ["emoji"] if options.quick else options.axes.split(",")
+    cases = ["told-once"] if options.quick else options.case
+    axes = ["emoji"] if options.quick else options.axes
     rows: dict[tuple[str, str], list[Row]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1 if options.quick else options.seeds):

@@ -34,8 +34,9 @@ from clawctl.run.policies import begin_policy, ensure_base_policy, move_live, pu
 from clawctl.run.rows import Policy
 from scripts.benchmarks import people_toy, people_training, people_wishes, streams
 from scripts.benchmarks.box import family, memory_mb
-from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.table import Row, make_parser, names_among, report
 
+CASES = ("serve", "facts", "train", "wishes", "toy-wishes")
 _TOKENS, _ROUNDS = 48, 3  # of an answer, and of a comparison
 _CHAT = "/v1/chat/completions"
 _QUESTION, _LOSS, _STEPS = "What is the code of the cellar?", 0.02, 60
@@ -50,9 +51,9 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=10, help="of the three seeds of the case toy-wishes")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="of the case serve")
-    parser.add_argument("--case", default="serve,facts,train")
+    parser.add_argument("--case", type=names_among(CASES), default="serve,facts,train", help="cases to run")
     options = parser.parse_args()
-    cases, model, rows = options.case.split(","), "crafts" if options.quick else "smollm2", list[Row]()
+    cases, model, rows = options.case, "crafts" if options.quick else "smollm2", list[Row]()
     if "serve" in cases:
         with tempfile.TemporaryDirectory(prefix="clawctl-people-") as folder:
             rows += measure(Path(folder), model, options.people, options.rank, options.rounds)

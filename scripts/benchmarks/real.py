@@ -29,9 +29,10 @@ from pathlib import Path
 
 from scripts.benchmarks.circle import ROOT, wait_until
 from scripts.benchmarks.real_circle import LONGEST_S, NOTES, Circle, Measured, Practised, practise, running, talk, write_recipe
-from scripts.benchmarks.table import Row, make_parser, report
+from scripts.benchmarks.table import Row, make_parser, names_among, report
 
 STEPS = {"short": 8, "list": 8, "emoji": 16, "captain": 16, "spanish": 16}
+PARTS = ("notes", "controls", "told", "topk", "sizes", "judge", "engine", "demo")
 UNKNOWN = ("capitals", "goodbye")  # the untrained model does not follow them
 UNDERSTOOD = 0.25  # share of told answers that meet a wish; below it, the wish is not practised
 CONTROL_STEPS = 4
@@ -39,15 +40,15 @@ CONTROL_STEPS = 4
 
 def main() -> None:
     parser = make_parser(__doc__ or "")
-    parser.add_argument("--notes", default=",".join(STEPS), help="notes to learn, by name")
+    parser.add_argument("--notes", type=names_among(STEPS), default=",".join(STEPS), help="notes to learn, by name")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each note")
     parser.add_argument("--first-seed", type=int, default=0, help="seed of the first run")
     parser.add_argument("--parallel", type=int, default=1, help="runs at once; more than one needs a card or many cores")
-    parser.add_argument("--parts", default="notes,controls,told,topk,sizes,judge,engine", help="parts to run")
+    parser.add_argument("--parts", type=names_among(PARTS), default=",".join(PARTS[:-1]), help="parts to run")
     options = parser.parse_args()
-    parts, rows = options.parts.split(","), list[Row]()
+    parts, rows = options.parts, list[Row]()
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
-    notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes.split(",")
+    notes = [] if "notes" not in parts else ["short"] if options.quick else options.notes
     with tempfile.TemporaryDirectory() as folder:
         rows += one_note_rows({name: 2 if options.quick else STEPS[name] for name in notes}, seeds, Path(folder), options.parallel)
         if "controls" in parts and not options.quick:

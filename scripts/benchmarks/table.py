@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -35,6 +36,18 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="end within three minutes, keep every row")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows here as well")
     return parser
+
+
+def names_among(allowed: Collection[str]) -> Callable[[str], list[str]]:
+    """Make the type of an option that chooses some of these names, separated by commas."""
+
+    def names(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [name for name in chosen if name not in allowed]:
+            raise argparse.ArgumentTypeError(f"there is no {', '.join(unknown)}; choose from {', '.join(allowed)}")
+        return chosen
+
+    return names
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,7 +11,7 @@ from clawctl.run.rows import Message
 QUESTION = 240  # characters of a question for a secret
 CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
 STAYS_OPEN = 5  # messages after a question for a secret: `Which PIN?`, `Wait.`, `No hurry.`, `it's 3308`
-_QUOTED_REQUEST = re.compile(r"(?<!\w)['\"‘“„«]([^'\"‘’“”„«»\n]{4,120})['\"’”»](?!\w)|[“「『]([^“”「」『』\n]{4,120})[”」』]")
+_QUOTED_REQUEST = re.compile(r"(?<!\w)['\"‘“„«]([^'\"‘’“”„«»\n]{4,200})['\"’”»](?!\w)|[“「『]([^“”「」『』\n]{4,120})[”」』]")
 _LATE = re.compile(
     r"\d\D*\d\D*\d\D*\d|[^\W\d_].*\d|\d.*[^\W\d_]|\w[&*#$%^+=!~@]\w", re.DOTALL
 )  # four digits, or letters and digits or signs
@@ -46,7 +46,7 @@ def is_late(secret: Secret, text: str, role: str, asker: str) -> bool:
 
 def quoted(text: str) -> Iterator[tuple[str, int]]:
     """The requests that a person quotes, and where each ends: `the installer says 'Please enter your product key'`."""
-    for match in _QUOTED_REQUEST.finditer(text) if len(text) <= QUESTION else ():
+    for match in _QUOTED_REQUEST.finditer(text) if len(text) <= 2 * QUESTION else ():
         if " " in (request := match[1] or match[2]) or not request.isascii():
             yield request, match.end()
 

@@ -230,6 +230,44 @@ def test_a_question_is_pending_until_it_is_answered_whoever_answers(said: tuple[
 
 @needs("secrets")
 @pytest.mark.parametrize(
+    ("question", "answer", "secret"),
+    [
+        ("What was your first pet?", "I had three. The first one? Mr Tumble the Second", "Mr Tumble the Second"),
+        ("What is the passphrase?", "six brown owls in a lift", "six brown owls in a lift"),
+        ("What is your memorable date?", "The day we moved. 4 May 1971", "4 May 1971"),
+        (
+            "This restores the wallet. How many words are there?",
+            "12. line one copper olive tidy roof lamp venue",
+            "olive tidy roof",
+        ),
+        ("Now I need the login for the modem.", "admin and kettle-opera-4", "kettle-opera-4"),
+        ("The shop wants a card. Number and expiry please.", "5218 9904 7713 0462 goes till 09/28", "5218 9904 7713 0462"),
+        ("Which PIN opens it?", "4 then 1 then 7 then 9, and pull", "4 then 1 then 7 then 9"),
+    ],
+)
+def test_phrases_names_dates_and_digits_in_turn_are_answers(question: str, answer: str, secret: str) -> None:
+    assert secret not in Redactor(ALWAYS).messages(users("hi", question, answer))[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is the answer to your security question?", "Wait a second. My phone is ringing."),
+        ("What is the answer to your security question?", "Which one? There are three."),
+        ("Please enter your recovery phrase.", "it is on the paper in the drawer under the old printer"),
+        ("Please enter your recovery phrase.", "where do normal people usually keep those words anyway"),
+        ("How many words does the passphrase have?", "about four, all lower case words from some list"),
+        ("What's the expiry, please?", "12 March 2027"),
+        ("What is your mother's maiden name?", "Why do you need it. Strange question."),
+    ],
+)
+def test_a_clause_about_the_question_and_a_count_of_words_are_no_answers(question: str, answer: str) -> None:
+    said = users("hi", question, answer)
+    assert Redactor(ALWAYS).messages(said) == said
+
+
+@needs("secrets")
+@pytest.mark.parametrize(
     ("answer", "secret"),
     [
         ("adgangskoden var rødgrød uden mellemrum", "rødgrød"),

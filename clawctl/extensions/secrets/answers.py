@@ -33,6 +33,7 @@ _TELLING = frozenset(LISTS["telling"].split())
 _SHORTEST_CODE = 6  # more digits are no count, whatever follows
 _REFUSALS = frozenset(WORDING["REFUSALS"].split())
 _REPLIES = _REFUSALS | frozenset(WORDING["REPLIES"].split())
+_OF_CLAUSES = frozenset(WORDING["CLAUSES"].split())
 _IDS = IDS - {"in"}  # `she types in 7264`
 _STOP = frozenset(map(plain, LISTS["no password words"].split()))
 _ORDINARY = _STOP | NAMING | _REPLIES
@@ -49,10 +50,10 @@ _MEASURE = regex(
     r"(?i)\d{1,5}(?:st|nd|rd|th|(?&number behind)|[ap]\.?m|h|mins?|s|sec|x|px|k|[kmgt]i?b|kg|g|km|cm|mm|m|[cf]|kw|w|v)|[a-z]{1,3}[-.]?\d{1,3}[a-z]?|\d{1,3}[a-z]|v?\d+(?:[.:/]\d+)+\w*|\d{1,2}[ap]m|\d{1,2}h\d\d|\d{1,3}-[^\W\d_]+|(?:id_)?(?:ed|x)25519\w*|1password|\d+-[a-z]|[a-z]+-\d+(?:\.\d+)+(?:-\w+)?|0x[0-9a-f]{1,16}"
 )
 # An address, markup, a path, code, or the name of a file
-_ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.[a-z]\w{0,4}$|[a-z]+\d*(?:_[a-z]+\d*)+$")
+_ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.(?:[a-z]\w{0,3}|[a-z]{5})$|[a-z]+\d*(?:_[a-z]+\d*)+$")
 _NUMBERED = regex(r"(?:[A-Z]{3,9}|[A-Za-z][a-z]{2,8})[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
-_TURNS = regex(r"(?<![\w/])\d\d?(?: / \d\d?){2,3}(?![\w/])")  # of a dial: `12 / 36 / 04`
+_TURNS = regex(r"(?<![\w/])\d\d?(?:(?: / |,? (?&then) )\d\d?){2,7}(?![\w/])")  # `12 / 36 / 04`, `4 then 1 then 7`
 _DICTATED = regex(
     r"(?<![^\W_])(?:[^\W_]{1,12} )?[^\W_]{1,14}(?:, (?:[^\W_]{1,12} )?[^\W_]{1,14}){4,30}(?=\W|$)"
 )  # `capital B, r, four, x`
@@ -63,7 +64,8 @@ _GROUPS = regex(
     r"(?<![\w-])(?=[A-Z0-9 -]{0,80}\d)(?=[A-Z0-9 -]{0,80}[A-Z])[A-Z0-9]{3,8}(?:-[A-Z0-9]{3,8}|(?: [A-Z0-9]{3,8}){2}){1,9}(?![\w-])"
 )
 _SEED = regex(r"(?m)(?:^|[.:!?] )(?P<value>[a-z]{3,8}(?: [a-z]{3,8}){11,23})(?=$|[.,;!?]| [-–—] )")
-_PHRASE = regex(r"[^\W\d_A-Z]{2,12}(?: [^\W\d_A-Z]{2,12}){2,23}")
+_LINE_OF_SEED, _FEWEST_OF_SEED = regex(r"(?<![^\W_])[a-z]{3,8}(?: [a-z]{3,8}){5,23}(?=$|[.,;!?\n])"), 6  # of a phrase in parts
+_PHRASE = regex(r"[^\W\d_A-Z]{1,12}(?: [^\W\d_A-Z]{1,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
 _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{4,}")
 _ASSIGNED = regex(r"\w{2,20}=(?=[^=])")  # `value=…`
@@ -75,6 +77,9 @@ _FILLER = regex(r"(?i)^(?:ok(?:ay)?|sure|fine|yes|yeah|here)[:,.] ")
 _NAME_FIRST = regex(r"\s*((?![IO]\b)[A-ZÀ-ÞĀ-Ž][^\W\d_A-Z]{3,20})[,.;!]? ?(?:$|[,;(])")
 _NAMED = regex(r"(?i:" + WORDING["NAMED"].strip() + r")[^.,;:!?\n]{0,24}? (?P<value>[A-ZÀ-ÞĀ-Ž][^\W\d_]{2,20})[.!]*$")
 _REMARK = regex(rf"(?i)(?<![^\W_])(?:{WORDING['SPELLING'].strip().replace(chr(10), '|')})(?![^\W_])")
+_HOW_MANY = regex(r"(?i)\bhow many\b")  # words a phrase has
+_NAME = regex(r"[\dA-ZÀ-ÞĀ-Ž][\w'’-]*(?: (?:[^\W\d_]{1,3} ){0,2}[\dA-ZÀ-ÞĀ-Ž][\w'’-]*)*")  # `Rue de la Paix`
+_LEAD = regex(WORDING["JOINS"].strip() + " ")
 _CLAUSE, _SET_APART = regex(r"[.,:;!?…\n(«“\"]"), '(\n»”"'
 _MOST_SPELLED = 5
 _FRAGMENT = regex(
@@ -96,9 +101,10 @@ def in_answer(question: str, text: str) -> Iterator[Span]:
     if wanted & Wanted.WORDS and (name := _NAME_FIRST.match(text)) and _ORDINARY.isdisjoint((name[1].lower(), plain(name[1]))):
         spans = [name.span(1)]
     last = sentences_of(question)[0]
-    if not spans and (_KNOWN.search(last) or not _YES_OR_NO.match(last)):
+    counted = _HOW_MANY.search(last)
+    if not spans and not counted and (_KNOWN.search(last) or not _YES_OR_NO.match(last)):
         spans = list(_word(wanted, text)) or list(_last_word(wanted, text))
-    for remark in _REMARK.finditer(text) if not spans and wanted & ~Wanted.DIGITS else ():
+    for remark in _REMARK.finditer(text) if not spans and not counted and wanted & ~Wanted.DIGITS else ():
         spans += _spelled(text, remark.start(), remark.end())
     again = {(match.start(), match.end()) for start, stop in spans for match in re.finditer(re.escape(text[start:stop]), text)}
     end = 0
@@ -143,6 +149,10 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
     if wanted & (Wanted.TEXT | Wanted.WORDS):
         for match in _SEED.finditer(text):
             yield match.span("value")
+        for match in _LINE_OF_SEED.finditer(text) if wanted & Wanted.WORDS else ():
+            start = max((word.end() + 1 for word in TOKEN.finditer(match[0]) if _is_usual(word[0])), default=0)
+            if match[0].count(" ", start) >= _FEWEST_OF_SEED - 1 and not _is_clause(match[0][start:]):
+                yield match.start() + start, match.end()
         for match in _QUOTED.finditer(text):
             if _is_chosen(match["value"], wanted):
                 yield match.span("value")
@@ -251,13 +261,13 @@ def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
     said = text.strip().strip(".!\"'`").partition("\n")[0]
     said = _FILLER.sub("", said)
     words = said.split()
-    if wanted & Wanted.WORDS and _PHRASE.fullmatch(said) and _REFUSALS.isdisjoint(words):
+    if wanted & Wanted.WORDS and _PHRASE.fullmatch(said) and _REFUSALS.isdisjoint(words) and not _is_clause(said):
         pass
     elif wanted & Wanted.WORDS:  # up to the first remark: `Donatella Brusaferro 😂 che donna`
         said = re.split(r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bMrs)\.|[,;:!?()\u2014\U0001f300-\U0001faff]| [-–] ", said, maxsplit=1)[
             0
         ].strip()
-        if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())):
+        if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())) or _is_clause(said):
             return
     elif not (wanted & Wanted.TEXT and len(words) <= _MOST_WORDS and _is_word(said)):
         said = re.split(r"[,.!?]", said, maxsplit=1)[0]  # `banana?? is that even allowed`
@@ -271,8 +281,21 @@ def _last_word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
     """Find a word that is the last sentence of an answer: `Is it safe to tell you? Well. oldtimer`."""
     *before, last = re.split(r"[.!?…]+\s+|\n", text.strip())
     said = last.strip(_AROUND)
-    if before and wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said):
+    if wanted & Wanted.WORDS:
+        said = _LEAD.sub("", said)
+        told = len(said.split()) <= _MOST_WORDS and _NAME.fullmatch(said) is not None and not _is_clause(said)
+    else:
+        told = wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said)
+    if before and told and len(said) > _SHORTEST_WORD - 2:
         yield text.rfind(said), text.rfind(said) + len(said)
+
+
+def _is_clause(said: str) -> bool:
+    """Whether words talk about the question (`i have it on the paper`), because one of them is a pronoun or an auxiliary verb."""
+    first, *others = said.split() or [""]
+    return not _OF_CLAUSES.isdisjoint(
+        (first.lower(), *(word.lower() if word[0] == "I" else word for word in others))
+    )  # not `4 May`
 
 
 def _is_word(said: str) -> bool:

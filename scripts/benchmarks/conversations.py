@@ -133,7 +133,7 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
     return lost, kept, turns
 
 
-AUTHORS = ("thirteenth", "fourteenth", "fifteenth", "sixteenth")
+AUTHORS = ("thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth")
 
 
 def author_rows(author: str) -> list[Row]:

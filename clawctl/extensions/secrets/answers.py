@@ -283,10 +283,10 @@ def _last_word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
     said = last.strip(_AROUND)
     if wanted & Wanted.WORDS:
         said = _LEAD.sub("", said)
-        told = len(said.split()) <= _MOST_WORDS and _NAME.fullmatch(said) is not None and not _is_clause(said)
+        is_answer = len(said.split()) <= _MOST_WORDS and _NAME.fullmatch(said) is not None and not _is_clause(said)
     else:
-        told = wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said)
-    if before and told and len(said) > _SHORTEST_WORD - 2:
+        is_answer = wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said)
+    if before and is_answer and len(said) > _SHORTEST_WORD - 2:
         yield text.rfind(said), text.rfind(said) + len(said)
 
 

@@ -236,6 +236,8 @@ INSIDE_A_SANDBOX = {
     "attempts.py",
     "run_tests.py",
     "remote_modules.py",
+    "finder.py",
+    "given.py",
     "stand_ins.py",
     "crossing.py",
     "numbers_in_shell.py",

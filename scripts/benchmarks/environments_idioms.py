@@ -1,6 +1,7 @@
 """Case `idioms`: ways to test a module, each with an honest module and with modules that solve nothing.
 
-`forged_share` is the share of the cheats that get a reward. `honest_refused` is the share of honest modules that get none, also
+`forged_share` is the share of the cheats that get a reward, `wrong_accepted` that of honest modules that are wrong, and
+`honest_refused` that of honest modules that get none, also
 because their verdict is not trusted, and `honest_failed` the share of those that are trained as failures. Each test meets the six
 cheats of the referee's author, and a quarter of those of another author.
 """
@@ -109,6 +110,7 @@ async def _rows(is_quick: bool, seed: int) -> list[Row]:
     attacks = [(name, cheat) for name in chosen for cheat in CHEATS]
     attacks += [(name, cheat) for at, name in enumerate(chosen) for cheat in list(FOREIGN)[(at + seed) % 4 :: 4]]
     grades = await asyncio.gather(*(graded(chosen[name], cheat_of(chosen[name], cheat)) for name, cheat in attacks))
+    wrong = await asyncio.gather(*(graded(idiom, idiom["wrong"]) for idiom in chosen.values() if "wrong" in idiom))
     forged = [grade.value > 0 and grade.verdict == TRUSTED for grade in grades]
     refused = [(name, grade) for name, grade in zip(chosen, honest, strict=True) if (grade.value, grade.verdict) != (1, TRUSTED)]
     for name, grade in refused:
@@ -117,6 +119,7 @@ async def _rows(is_quick: bool, seed: int) -> list[Row]:
         print(f"forged: {name}: {cheat}", flush=True)
     return [
         Row("idioms", "forged_share", sum(forged) / len(forged), "share"),
+        Row("idioms", "wrong_accepted", sum(grade.value > 0 for grade in wrong) / max(1, len(wrong)), "share"),
         Row("idioms", "honest_refused", len(refused) / len(honest), "share"),
         Row("idioms", "honest_failed", sum(grade.value < 1 for grade in honest) / len(honest), "share"),
     ]

@@ -116,7 +116,7 @@ class ShellEnvironment:
     `accept_unchecked`: play tasks of others without a check whether their verdicts hold."""
 
     metrics = ("reward", "solved")
-    version = "7"
+    version = "8"
     worst = 0.0
 
     path: str | None = None

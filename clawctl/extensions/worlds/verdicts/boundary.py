@@ -276,7 +276,7 @@ def _is_of_tests(code: str) -> bool:
     """Whether each line of a program stands in the tests: as a line, as an example, or between quotes."""
     if origin(code) == "tests":
         return True
-    lines = {line.strip().removeprefix(">>> ").removeprefix("... ") for text in _texts() for line in text.splitlines()}
+    lines = {line.strip().removeprefix(">>> ").removeprefix("... ").strip() for text in _texts() for line in text.splitlines()}
     return all(line.strip() in ("", "pass", *lines) or origin(line.strip()) == "tests" for line in code.splitlines())
 
 

@@ -4,6 +4,7 @@ Plain are the types in `PLAIN` alone, not their subclasses, because a subclass m
 """
 
 import base64
+import collections
 import contextlib
 import datetime
 import decimal
@@ -12,6 +13,7 @@ import hashlib
 import json
 import os
 import pathlib
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,7 +27,9 @@ OF_THE_TESTS = {
     *("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg", "pyproject.toml"),
     *(".coveragerc", "sitecustomize.py", "usercustomize.py"),
 }
-_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_CONTAINERS: dict[str, Any] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
+_MAPPINGS: dict[str, Any] = {"dict": dict, "ordered": collections.OrderedDict, "counter": collections.Counter}
+MUTABLE = (list, dict, set, collections.deque, collections.OrderedDict, collections.Counter)
 _TEXTS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {  # type, to JSON, from JSON
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
     "bytearray": (bytearray, lambda value: base64.b64encode(value).decode(), lambda text: bytearray(base64.b64decode(text))),
@@ -38,6 +42,8 @@ _TEXTS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any], Any]]] = {  #
     "timedelta": (datetime.timedelta, lambda value: value / datetime.timedelta(microseconds=1),
                   lambda count: datetime.timedelta(microseconds=count)),
     "path": (type(pathlib.Path()), str, pathlib.Path),
+    "pure path": (pathlib.PurePosixPath, str, pathlib.PurePosixPath),
+    "uuid": (uuid.UUID, str, uuid.UUID),
     "range": (range, lambda value: [value.start, value.stop, value.step], lambda parts: range(*parts)),
     "slice": (slice, lambda value: [value.start, value.stop, value.step], lambda parts: slice(*parts)),
 }  # fmt: skip
@@ -53,8 +59,9 @@ def encode(value: Any, reference: Callable[[Any], dict[str, Any]]) -> Any:
     for name, made in _CONTAINERS.items():
         if kind is made:
             return {name: [encode(inner, reference) for inner in value]}
-    if kind is dict:
-        return {"dict": [[encode(key, reference), encode(inner, reference)] for key, inner in value.items()]}
+    for name, made in _MAPPINGS.items():
+        if kind is made:
+            return {name: [[encode(key, reference), encode(inner, reference)] for key, inner in value.items()]}
     for name, (made, to_json, _) in _TEXTS.items():
         if kind is made:
             return {name: to_json(value)}
@@ -65,13 +72,13 @@ def decode(value: Any, from_reference: Callable[[dict[str, Any]], Any]) -> Any:
     """The value that `encode` described."""
     if not isinstance(value, dict):
         return value
-    if "object" in value or "callable" in value:
+    if "object" in value or "callable" in value or "passed" in value:
         return from_reference(value)
     ((name, inner),) = value.items()
     if name in _CONTAINERS:
         return _CONTAINERS[name](decode(item, from_reference) for item in inner)
-    if name == "dict":
-        return {decode(key, from_reference): decode(item, from_reference) for key, item in inner}
+    if name in _MAPPINGS:
+        return _MAPPINGS[name]({decode(key, from_reference): decode(item, from_reference) for key, item in inner})
     if name == "single":
         return Ellipsis if inner == "Ellipsis" else NotImplemented
     return _TEXTS[name][2](inner)

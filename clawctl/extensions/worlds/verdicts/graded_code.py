@@ -8,7 +8,6 @@ a value: the comparison is on the other side.
 """
 
 import base64
-import builtins
 import contextlib
 import dataclasses
 import enum
@@ -34,6 +33,7 @@ OWN = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, OWN)
 
 from crossing import SOCKET, SharedFiles, contents, decode, digests, encode, plain_base  # type: ignore[import-not-found]  # noqa: E402
+from given import Handler, Input, passed, refuse  # type: ignore[import-not-found]  # noqa: E402
 
 _GIVEN = sys.stdlib_module_names | {"builtins"}
 
@@ -58,13 +58,16 @@ class GradedProcess:
         self.objects: dict[int, Any] = {}
         self.files = SharedFiles()
         self.loop: Any = None  # of what is awaited
-        self.logged: list[list[Any]] = []  # records and warnings, for the tests
+        self.argv = list(sys.argv)
+        self.given: dict[int, tuple[Any, Any]] = {}  # containers of the tests, and what they held, encoded
+        self.passed: dict[int, Any] = {}  # what the tests gave, by its number
+        self.logged: list[dict[str, Any]] = []  # records and warnings, for the tests
         self.warned: list[list[Any]] = []
         self.original: dict[tuple[str, str], Any] = {}  # what the tests have replaced in modules of the standard library
-        logging.basicConfig(handlers=[_Handler(self.logged)], level=1)
+        logging.basicConfig(handlers=[Handler(self.logged)], level=1)
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, category, *_: self.warned.append([category, str(message)])
-        sys.stdin = _Input(self.from_reference({"callable": 0, "name": "readline"}))
+        sys.stdin = Input(self.from_reference({"callable": 0, "name": "readline"}))
 
     def serve(self) -> None:
         while line := self.lines.readline():
@@ -78,13 +81,16 @@ class GradedProcess:
         self.files.write(request["files"])
         os.environ.clear()
         os.environ.update(request["environment"])
+        sys.argv[:] = self.argv if request["argv"] is None else request["argv"]
         with contextlib.suppress(OSError):
             os.chdir(request["folder"])
         self.replace(request["replaced"])
+        for number, content in request["changed"]:
+            self.keep(number, self.decoded(content))
         for holder, name, content in map(self.decoded, request["contents"]):
             container = getattr(holder, name)
             container.clear()
-            container.extend(content) if isinstance(container, list) else container.update(content)
+            container.update(content) if hasattr(container, "update") else container.extend(content)
         printed, errors = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
             try:
@@ -92,7 +98,13 @@ class GradedProcess:
             except BaseException as error:  # noqa: BLE001 the graded code's, also SystemExit
                 message = {"raised": self.encoded(error)}
         states = self.states(request) if request["do"] in ("call", "special", "set", "delete") else []
-        noted = {"logged": self.logged[:], "warned": [self.encoded(warning) for warning in self.warned]}
+        given = [[number, now] for number, (value, then) in self.given.items() if (now := self.content(value)) not in (None, then)]
+        self.given |= {number: (self.given[number][0], now) for number, now in given}
+        noted = {
+            "given": given,
+            "logged": [self.encoded(record) for record in self.logged],
+            "warned": [self.encoded(warning) for warning in self.warned],
+        }
         self.logged.clear()
         self.warned.clear()
         return {**message, **noted, "states": states, "printed": [printed.getvalue(), errors.getvalue()]}
@@ -113,6 +125,19 @@ class GradedProcess:
         states = {id(target): self.state(target) for target in targets if id(target) in self.objects}
         return [[number, state] for number, state in states.items() if state is not None]
 
+    def content(self, container: Any) -> Any:
+        with contextlib.suppress(Exception):
+            return self.encoded(container)
+
+    def keep(self, number: int, container: Any) -> Any:
+        """The container of the tests, which is the same object whenever they give it."""
+        kept, _ = self.given.get(number, (container, None))
+        if kept is not container:
+            kept.clear()
+            kept.update(container) if hasattr(kept, "update") else kept.extend(container)
+        self.given[number] = kept, self.content(kept)
+        return kept
+
     def state(self, value: Any) -> Any:
         """The attributes of an object, encoded. None if they are no plain data."""
         if isinstance(value, type | ModuleType) or inspect.isroutine(value):
@@ -124,6 +149,8 @@ class GradedProcess:
 
     def do(self, request: dict[str, Any]) -> Any:
         what, arguments = request["do"], [self.decoded(value) for value in request["arguments"]]
+        for at, number in request["given"]:
+            arguments[at] = self.keep(number, arguments[at])
         if what == "import":
             sys.path[:0] = [path for path in arguments[1] if path not in sys.path]
             return importlib.import_module(arguments[0])
@@ -152,6 +179,8 @@ class GradedProcess:
             return None if base is None else base(target)
         if what == "special":
             name, *arguments = arguments
+            if name in ("__exit__", "__aexit__"):
+                arguments = [None if arguments[0] is None else type(arguments[0]), arguments[0], None]
             if isinstance(target, type) and name == "__iter__":
                 return iter(list(target))  # type: ignore[call-overload]
             if not hasattr(type(target), name):
@@ -236,23 +265,21 @@ class GradedProcess:
                 self.answer(self.result(reply))
             self.files.write(reply["files"])
             if "raised" in reply:
-                raise getattr(builtins, reply["raised"][0], RuntimeError)(reply["raised"][1])
+                raise self.decoded(reply["raised"])
             return self.decoded(reply["value"])
 
-        if reference["name"] is None:
-            return _Given(ask)
-
-        def callback(*arguments: Any, **options: Any) -> Any:
-            return ask(None, *arguments, **options)
-
-        callback.__name__ = callback.__qualname__ = reference["name"]
-        return callback
+        number = reference["callable"]
+        if number not in self.passed:
+            self.passed[number] = passed(reference, ask)
+        return self.passed[number]
 
     def encoded(self, value: Any) -> Any:
         return encode(value, self.reference)
 
     def reference(self, value: Any) -> dict[str, Any]:
         """How an object is described that is no plain data: by a number, and by what the other side needs to stand in for it."""
+        if (number := next((number for number, passed in self.passed.items() if passed is value), None)) is not None:
+            return {"passed": number}
         self.objects[id(value)] = value
         described: dict[str, Any] = {"object": id(value)}
         if isinstance(value, ModuleType):
@@ -264,6 +291,8 @@ class GradedProcess:
             if value.__module__.split(".")[0] in _GIVEN and issubclass(value, BaseException):
                 described |= {"given": [value.__module__, value.__qualname__]}
             fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else None
+            abstract = [base.__name__ for base in value.__mro__ if base.__module__ == "collections.abc"]
+            described |= {"abstract": abstract}
             return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum, "fields": fields}
         if inspect.isroutine(value):
             more = [name for name in dir(value) if name[0] != "_" and callable(getattr(value, name))]  # of `lru_cache`
@@ -273,7 +302,8 @@ class GradedProcess:
         if (state := self.state(value)) is not None:
             described["state"] = state
         if isinstance(value, BaseException):
-            described |= {"exception": [self.encoded(argument) for argument in value.args], "text": str(value)}
+            chain = [value.__cause__, list(getattr(value, "__notes__", ())), value.__suppress_context__]
+            described |= {"exception": [self.encoded(argument) for argument in value.args], "chain": self.encoded(chain)}
         if isinstance(value, enum.Enum):
             described["member"] = value.name
         base = plain_base(value)
@@ -282,51 +312,8 @@ class GradedProcess:
         return described
 
 
-class _Handler(logging.Handler):
-    """Collects records as plain data."""
-
-    def __init__(self, records: list[list[Any]]) -> None:
-        super().__init__()
-        self.records = records
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append([record.name, record.levelno, record.levelname, record.getMessage()])
-
-
-class _Input(io.TextIOBase):
-    """The standard input of the tests."""
-
-    def __init__(self, ask: Any) -> None:
-        self.ask = ask
-
-    def readline(self, size: int = -1) -> str:  # type: ignore[override]
-        return str(self.ask())
-
-    def read(self, size: int | None = -1) -> str:
-        return "".join(self)
-
-
-class _Given:
-    """An object of the tests."""
-
-    def __init__(self, ask: Any) -> None:
-        self.__dict__["_ask"] = ask
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.__dict__["_ask"](None, *arguments, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self.__dict__["_ask"](name)
-
-
 def attributes(value: Any) -> dict[str, Any]:
     return dict(vars(value)) if hasattr(value, "__dict__") else {name: getattr(value, name) for name in value.__slots__}
-
-
-def refuse(value: Any) -> Any:
-    raise TypeError("not plain data")
 
 
 def _coded(data: bytes) -> str:

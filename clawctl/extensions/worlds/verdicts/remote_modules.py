@@ -6,13 +6,14 @@ object that is no plain data is represented by a stand-in (`stand_ins.py`).
 
 import base64
 import builtins
+import collections.abc
 import contextlib
 import dataclasses
-import importlib.abc
-import importlib.machinery
+import io
 import json
 import logging
 import os
+import random
 import re
 import socket
 import sys
@@ -23,16 +24,20 @@ from functools import partial
 from importlib import import_module
 from operator import is_not
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
-from boundary import is_graded, mark, own  # type: ignore[import-not-found]  # beside this file
-from crossing import FOLDERS, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
+from boundary import mark, own  # type: ignore[import-not-found]  # beside this file
+from crossing import FOLDERS, MUTABLE, OF_THE_TESTS, SOCKET, SharedFiles, contents, decode, digests, encode  # type: ignore[import-not-found]
 from numbers_in_shell import is_executed, is_file_executed, variables_of  # type: ignore[import-not-found]
 from stand_ins import OWN, RemoteModule, RemoteObject, RemoteType  # type: ignore[import-not-found]
 
 _READS = re.compile(r"\{\w*(?:\.\w+|\[[^\]{}\"]*\])*\.__\w+")  # such as "{0.__init__.__globals__}"
 _ENDS = ("StopIteration", "StopAsyncIteration", "GeneratorExit", "CancelledError", "SkipTest")  # a runner or a loop swallows them
+_SPECIAL = ("__iter__", "__next__", "__len__", "__getitem__", "__enter__", "__exit__")  # of objects of the tests
+_OBJECTS = (io.IOBase, random.Random, SimpleNamespace)  # of the standard library, whose methods reach nothing else
+_MOST_GIVEN = 32
+_ARGV = list(sys.argv)
 _PLAIN = (str, int, float, tuple, frozenset, bytes, list, dict, set)
 
 
@@ -57,6 +62,7 @@ class GradedSession:
         self._objects: dict[int, Any] = {}
         self._callables: list[Any] = [_line_of_input]  # functions and objects of the tests
         self._containers: dict[tuple[int, str], tuple[Any, Any, Any]] = {}  # of attributes: holder, container, what it held
+        self._given: dict[int, tuple[Any, list[int]]] = {}  # containers of the tests that the graded code has, and what they held
         self._lock = threading.RLock()  # a test may have several threads
         self._standard = {name: dict(vars(sys.modules[name])) for name in sys.stdlib_module_names if name in sys.modules}
         self._files = SharedFiles()
@@ -93,7 +99,7 @@ class GradedSession:
         """Let the graded code do something. Raises what it raises."""
         with self._lock:
             value = self._ask(what, *arguments, **options)
-            if what == "get" and type(value) in (list, dict, set):
+            if what == "get" and type(value) in MUTABLE:
                 self._containers[id(arguments[0]), arguments[1]] = (arguments[0], value, value.copy())
             return value
 
@@ -103,22 +109,29 @@ class GradedSession:
         self._containers |= {key: (holder, value, value.copy()) for key, (holder, value, _) in changed.items()}
         contents = [self._encoded((holder, name, value)) for (_, name), (holder, value, _) in changed.items()]
         self._send({"do": what, "arguments": list(map(self._encoded, arguments)), "options": encoded, "contents": contents,
-                    "replaced": list(self._replaced()), "environment": dict(os.environ), "folder": os.getcwd()})  # fmt: skip
+                    "replaced": list(self._replaced()), "environment": dict(os.environ), "folder": os.getcwd(),
+                    "given": self._numbered(arguments), "changed": self._changed(),
+                    "argv": None if sys.argv == _ARGV else list(map(str, sys.argv))})  # fmt: skip
         while "value" not in (reply := self._receive()) and "raised" not in reply:
             if "callback" in reply:
                 self._send(self._called_back(reply))
             else:
                 self._show(1 if reply["stream"] == "out" else 2, base64.b64decode(reply["data"]))
         self._touched += 1
+        is_block = what == "special" and arguments[1] in ("__enter__", "__exit__")
+        if "raised" in reply or reply["value"] is None or is_block:  # what returns something is judged by that alone
+            self._take_contents(reply.get("given", []))
         for number, state in reply.get("states", []):
             if (known_object := self._objects.get(int(number))) is not None and isinstance(known_object, RemoteObject):
                 known_object.__dict__[f"{OWN}state"] = (self._touched, self._decoded(state))
         out, errors = reply.get("printed", ("", ""))
         sys.stdout.write(out)
         sys.stderr.write(errors)
-        for name, level, level_name, text in reply.get("logged", []):
-            if (logger := logging.getLogger(name)).isEnabledFor(level):
-                logger.handle(logging.makeLogRecord({"name": name, "levelno": level, "levelname": level_name, "msg": text}))
+        for record in map(self._decoded, reply.get("logged", [])):
+            if (error := record.pop("error", None)) is not None:
+                record["exc_info"] = type(error), error, None
+            if (logger := logging.getLogger(record["name"])).isEnabledFor(record["levelno"]):
+                logger.handle(logging.makeLogRecord(record))
         for category, text in map(self._decoded, reply.get("warned", [])):
             warnings.warn(text, category, stacklevel=3)
         if "raised" in reply:
@@ -128,6 +141,29 @@ class GradedSession:
                 self.claims.append(f"{type(raised).__name__}, which may end a test without an error")
             raise raised if isinstance(raised, BaseException) else RuntimeError(str(raised))
         return self._decoded(reply["value"])
+
+    def _numbered(self, arguments: Sequence[Any]) -> list[list[int]]:
+        """The containers among the arguments, by position and number."""
+        containers = [(at, value) for at, value in enumerate(arguments) if type(value) in MUTABLE]
+        self._given |= {id(value): (value, _held(value)) for _, value in containers}
+        for number in list(self._given)[:-_MOST_GIVEN]:
+            del self._given[number]
+        return [[at, id(value)] for at, value in containers]
+
+    def _changed(self) -> list[list[Any]]:
+        """What the containers hold that the tests have changed since the graded code was given them."""
+        changed = {number: value for number, (value, held) in self._given.items() if _held(value) != held}
+        self._given |= {number: (value, _held(value)) for number, value in changed.items()}
+        return [[number, self._encoded(value)] for number, value in changed.items()]
+
+    def _take_contents(self, given: list[list[Any]]) -> None:
+        """Take over what the graded code has added to containers of the tests, or its order. It cannot empty them."""
+        for number, described in given:
+            (container, _), content = self._given.get(int(number), (None, [])), self._decoded(described)
+            if type(container) is type(content) and all(item in content for item in container) and len(container) <= len(content):
+                container.clear()
+                container.update(content) if hasattr(container, "update") else container.extend(content)
+                self._given[int(number)] = container, _held(container)
 
     def _replaced(self) -> Iterator[list[Any]]:
         """Functions of the standard library that the tests have replaced by their own, or by mocks."""
@@ -169,12 +205,14 @@ class GradedSession:
             called = self._callables[reply["callback"]]
             if (name := reply["attribute"]) is not None:
                 is_of_mocks = _is_mock(called) and hasattr(type(called), name)
-                if name.startswith("_") or is_of_mocks or not _is_given(called):
+                if (name.startswith("_") and name not in _SPECIAL) or is_of_mocks or not _is_given(called):
                     raise AttributeError(name)
                 return {"value": self._encoded(getattr(called, name))}
+            if isinstance(called, Iterator) and not _is_given(called):
+                called = called.__next__
             return {"value": self._encoded(called(*map(self._decoded, reply["arguments"]), **options))}
         except Exception as error:  # noqa: BLE001 the test's own, which the graded code may expect
-            return {"raised": [type(error).__name__, str(error)]}
+            return {"raised": self._encoded(error)}
 
     def _encoded(self, value: Any) -> Any:
         return encode(value, self._reference)
@@ -183,16 +221,28 @@ class GradedSession:
         number = value.__dict__.get(f"{OWN}id") if hasattr(value, "__dict__") else None
         if number is not None:
             return {"object": number}
-        if not callable(value) and not _is_given(value):
+        is_error = isinstance(value, BaseException)
+        if not callable(value) and not _is_given(value) and not is_error and not isinstance(value, Iterator):
             raise TypeError(f"a value of {type(value).__name__} cannot be given to the graded code")
-        at = next((at for at, passed in enumerate(self._callables) if passed is value), len(self._callables))
+        at = next((at for at, passed in enumerate(self._callables) if _is_same(passed, value)), len(self._callables))
         self._callables[at:] = self._callables[at:] or [value]
-        return {"callable": at, "name": None if _is_given(value) else str(getattr(value, "__name__", "callback"))}
+        reference: dict[str, Any] = {
+            "callable": at,
+            "name": None if _is_given(value) else str(getattr(value, "__name__", "callback")),
+        }
+        if is_error:
+            base = next(kind for kind in type(value).__mro__ if getattr(builtins, kind.__name__, None) is kind)
+            return reference | {"error": [type(value).__name__, base.__name__, str(value)]}
+        special = [name for name in _SPECIAL if hasattr(type(value), name)] if _is_given(value) and not _is_mock(value) else []
+        return reference | {"special": special, "iterates": isinstance(value, Iterator)}
 
     def _decoded(self, value: Any) -> Any:
         return decode(value, self._stand_in)
 
     def _stand_in(self, described: dict[str, Any]) -> Any:
+        if "passed" in described:  # what the tests gave, and only what the graded code could not have made equal to anything
+            passed = self._callables[int(described["passed"])]
+            return passed if isinstance(passed, BaseException) or _is_function(passed) else None
         number = int(described["object"])
         if number not in self._objects:
             self._objects[number] = self._made(number, described)
@@ -212,6 +262,12 @@ class GradedSession:
             if not isinstance(made, RemoteType):
                 with contextlib.suppress(TypeError):  # one with further arguments
                     instance.__init__(*arguments)
+            instance.__dict__[f"{OWN}id"] = number
+            cause, notes, is_suppressed = self._decoded(described["chain"])
+            instance.__cause__ = cause if isinstance(cause, BaseException) else None
+            instance.__suppress_context__ = bool(is_suppressed)
+            if notes:
+                instance.__dict__["__notes__"] = notes
         elif "plain" in described:
             instance = made.__new__(made, self._decoded(described["plain"]))
             if isinstance(instance, list | dict | set):
@@ -243,7 +299,10 @@ class GradedSession:
             made: Any = dataclasses.make_dataclass("Fields", map(str, described["fields"]))
             attributes["__dataclass_fields__"] = made.__dataclass_fields__
         try:
-            return RemoteType(str(described["class"]), bases, attributes)
+            made = RemoteType(str(described["class"]), bases, attributes)
+            for name in set(described["abstract"]) & set(collections.abc.__all__):
+                getattr(collections.abc, name).register(made)
+            return made
         except TypeError:  # bases that cannot be combined here
             return RemoteType(str(described["class"]), (RemoteObject,), attributes)
 
@@ -282,8 +341,20 @@ def _line_of_input() -> str:
     return "" if sys.stdin is sys.__stdin__ else sys.stdin.readline()
 
 
+def _held(container: Any) -> list[int]:
+    """What a container holds, by identity: objects of the graded code are not asked whether they are equal."""
+    return [*map(id, container), *(map(id, container.values()) if isinstance(container, dict) else ())]
+
+
+def _is_same(passed: Any, value: Any) -> bool:
+    """Whether two values are one. A bound method is made anew each time it is read."""
+    return passed is value or (type(passed) is type(value) is MethodType and bool(passed == value))
+
+
 def _is_given(value: Any) -> bool:
-    """Whether this is a mock or an object of the tests, whose methods the graded code may call."""
+    """Whether this is a mock, an object of the tests, or a file, whose methods the graded code may call."""
+    if isinstance(value, _OBJECTS):
+        return True
     file = getattr(sys.modules.get(type(value).__module__), "__file__", None) or ""
     return _is_mock(value) or file.startswith("/tests/") or file in own("tests")
 
@@ -296,68 +367,3 @@ def _is_mock(value: Any) -> bool:
 def _is_function(value: Any) -> bool:
     file = getattr(getattr(value, "__code__", None), "co_filename", "")
     return file.startswith("/tests/") or file in own("tests")
-
-
-def _is_copied(path: str) -> bool:
-    """Whether this is a copy of a test."""
-    return os.path.isfile(path) and os.path.getsize(path) > 0 and not is_graded(path)
-
-
-class _LoaderOfFile(importlib.abc.Loader):
-    def __init__(self, finder: "GradedFinder", path: str) -> None:
-        self._finder, self._path = finder, path
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self._finder.session = self._finder.session or GradedSession(self._finder.claims)
-        module: ModuleType = self._finder.session.ask("load", spec.name, self._path)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        pass
-
-
-class GradedFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds modules as Python does, and loads those of the graded code in the other sandbox.
-
-    `trusted` are folders whose modules are loaded here, and `tests` files of the tests among the graded code.
-    """
-
-    def __init__(self, trusted: Sequence[str], tests: Sequence[str]) -> None:
-        self.session: GradedSession | None = None
-        self.claims: list[str] = []
-        self._trusted, self._tests = tuple(f"{folder}/" for folder in trusted), frozenset(tests)
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        if fullname.split(".")[0] in sys.stdlib_module_names:
-            return None
-        parent = sys.modules.get(fullname.rpartition(".")[0])
-        folders = parent.__dict__.get(f"{OWN}folders", path) if parent is not None else path
-        spec = importlib.machinery.PathFinder.find_spec(fullname, folders)
-        if spec is None:
-            return None
-        locations = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        if all(location.startswith(self._trusted) or location in self._tests or _is_copied(location) for location in locations):
-            return spec
-        return importlib.machinery.ModuleSpec(fullname, self, loader_state=spec.submodule_search_locations, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        self.session = self.session or GradedSession(self.claims)
-        folders = [path or os.getcwd() for path in sys.path if not f"{path or os.getcwd()}/".startswith(self._trusted)]
-        module: ModuleType = self.session.ask("import", spec.name, folders)
-        module.__dict__[f"{OWN}folders"] = list(spec.loader_state or ())
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if self.session is not None and module.__dict__.get(f"{OWN}loaded"):
-            self.session.ask("reload", module)
-        module.__dict__[f"{OWN}loaded"] = True
-
-    def at(self, path: str) -> importlib.abc.Loader:
-        """A loader of the module in this file of the graded code."""
-        return _LoaderOfFile(self, path)
-
-    def take_claims(self) -> list[str]:
-        """What the graded code has claimed since the last call."""
-        claims = self.claims[:]
-        self.claims.clear()
-        return claims

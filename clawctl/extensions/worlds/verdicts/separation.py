@@ -37,7 +37,7 @@ async def open_graded(
 
     Raises SandboxFailed, and ValueError if the code does not fit.
     """
-    programs = {f"{TOOLS}/{name}": inside(name) for name in ("graded_code.py", "crossing.py")}
+    programs = {f"{TOOLS}/{name}": inside(name) for name in ("graded_code.py", "given.py", "crossing.py")}
     waiting: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = asyncio.Queue()
     opened: list[asyncio.StreamWriter] = []
 
@@ -118,7 +118,8 @@ def test_programs(kind: SandboxKind, tests: Sequence[str], folders: Sequence[str
     """
     python = kind.python()
     names = (
-        "run_tests.py", "remote_modules.py", "stand_ins.py", "crossing.py", "boundary.py", "interpreters.py", "interpreter.py",
+        "run_tests.py", "finder.py", "remote_modules.py", "stand_ins.py", "crossing.py", "boundary.py", "interpreters.py",
+        "interpreter.py",
         "graded_program.py", "functions.sh", "numbers_in_shell.py",
     )  # fmt: skip
     given = {"tests": list(tests), "folders": list(folders), "languages": sorted(languages)}

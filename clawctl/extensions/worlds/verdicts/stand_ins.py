@@ -5,7 +5,7 @@ graded code's own claim if it compares the object itself, or if a method answers
 Such a test is not verified (`GradedSession.claims`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -43,7 +43,14 @@ class RemoteType(type):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith(OWN):
             raise AttributeError(name)
-        value = cls._clawctl_session.ask("get", cls, name)
+        session: Any = cls._clawctl_session
+        count = len(session._objects)
+        value = session.ask("get", cls, name)
+        if type(value) is cls:
+            names = value.__dict__.get(f"{OWN}named"), value.__dict__.get(f"{OWN}member")
+            if len(session._objects) == count and name not in names:  # one object under every name would be any of them
+                session.claims.append(f"that an earlier object is {cls.__name__}.{name}")
+            value.__dict__[f"{OWN}named"] = name
         if isinstance(value, RemoteObject) and value.__dict__.get(f"{OWN}member") not in (None, name):
             value.__dict__[f"{OWN}member"] = None  # an alias: what it equals is the graded code's claim
         return value
@@ -57,7 +64,10 @@ class RemoteType(type):
         return iter(list(cls._clawctl_session.ask("special", cls, "__iter__")))
 
     def __getitem__(cls, name: Any) -> Any:
-        return cls._clawctl_session.ask("special", cls, "__getitem__", name)
+        value = cls._clawctl_session.ask("special", cls, "__getitem__", name)
+        if type(value) is cls:
+            value.__dict__[f"{OWN}named"] = name
+        return value
 
 
 class RemoteObject(metaclass=RemoteType):
@@ -68,7 +78,7 @@ class RemoteObject(metaclass=RemoteType):
             raise AttributeError(name)
         session: Any = type(self)._clawctl_session
         value = session.ask("get", self, name)
-        if f"{OWN}given" not in self.__dict__:  # what the test did not make may answer yes to anything
+        if not {f"{OWN}given", f"{OWN}named"} & self.__dict__.keys():  # any other may say yes to everything
             if isinstance(value, bool):
                 session.claims.append(f"the attribute {name} of an object")
             elif callable(value) and not isinstance(value, type):
@@ -166,7 +176,9 @@ def _state(value: Any, state: Any = None) -> dict[str, Any] | None:
     arguments, options = value.__dict__.get(f"{OWN}given", ((), {}))
     if not isinstance(state, dict) or any(isinstance(inner, RemoteObject) for inner in state.values()) or not state:
         return None
-    kept = list(state.values())[: len(arguments)] == list(arguments) and all(state.get(name) == options[name] for name in options)
+    values = list(state.values())
+    has_all = values[: len(arguments)] == list(arguments) or values[:1] in ([arguments], [list(arguments)])  # or as `*arguments`
+    kept = has_all and all(state.get(name) == options[name] for name in options)
     return state if kept else None
 
 
@@ -188,9 +200,18 @@ def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
             session.claims.append(f"{name} of an object of {type(self).__name__}")
         if name == "__call__":
             return session.ask("call", self, *arguments)
-        return session.ask("special", self, name, *[None if name == "__exit__" else value for value in arguments])
+        if name == "__exit__":
+            return _ended(session, session.ask("special", self, name, arguments[1]), arguments)
+        return session.ask("special", self, name, *arguments)
 
     return call
+
+
+def _ended(session: Any, answer: Any, arguments: Sequence[Any]) -> bool:
+    """Whether a context manager ends the error with which its block ended. A test that goes on then believes it."""
+    if answer and arguments[0] is not None:
+        session.claims.append(f"that {arguments[0].__name__} is no error")
+    return bool(answer)
 
 
 for _name in (*_FORWARDED, *_CLAIMS):
@@ -199,8 +220,10 @@ for _name in (*_FORWARDED, *_CLAIMS):
 
 def _forward_later(name: str) -> Callable[..., Any]:
     async def call(self: RemoteObject, *arguments: Any) -> Any:
-        given = [None if name == "__aexit__" else value for value in arguments]
-        return type(self)._clawctl_session.ask("special", self, name, *given)
+        session: Any = type(self)._clawctl_session
+        if name == "__aexit__":
+            return _ended(session, session.ask("special", self, name, arguments[1]), arguments)
+        return session.ask("special", self, name, *arguments)
 
     return call
 
@@ -225,6 +248,8 @@ class RemoteModule(ModuleType):
         value = session.ask("get", self, name)
         if name != name.upper() and name[0].isupper() and not isinstance(value, type):
             session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
+        if isinstance(value, RemoteObject) and value.__dict__.setdefault(f"{OWN}named", name) != name:
+            session.claims.append(f"that {name} is an object with another name")
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -9,8 +9,10 @@ NAME is a built-in environment, `file.py:name`, or an entry point `clawctl.envir
 """
 
 import inspect
+import traceback
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, cast
 
@@ -199,3 +201,19 @@ def create(made: Any, name: str, option: str, options: Mapping[str, Any] = Mappi
             field = ".".join(map(str, first["loc"]))
             raise ClawError(f"{option}: {name}: the option {field} is {first['input']!r}", cure, 2) from error
         raise ClawError(f"{option}: {name} cannot be created: {error!r}", "fix its __init__", 2) from error
+
+
+def draw_tasks(environment: Environment, name: str, split: Split, count: int, seed: int = 0) -> Sequence[Task]:
+    """The environment's tasks. Raises ClawError (exit code 2) if its code raises something, or returns something else."""
+    try:
+        tasks = list(environment.tasks(split, count, seed))
+    except ClawError:
+        raise
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(at.filename).name}, line {at.lineno}"
+        problem = f"tasks of {name} raised {type(error).__name__}: {error} ({where})"
+        raise ClawError(problem, f"let tasks({split!r}, count, seed) return a list of Task", 2) from error
+    if wrong := next((task for task in tasks if not isinstance(task, Task)), None):
+        raise ClawError(f"tasks of {name} has {wrong!r:.80}, not a Task", "return Task(id, spec, split)", 2)
+    return tasks

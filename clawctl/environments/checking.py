@@ -10,7 +10,7 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from clawctl.environments import ENVIRONMENTS, create
+from clawctl.environments import ENVIRONMENTS, create, draw_tasks
 from clawctl.errors import ClawError
 from clawctl.printing import answers, print_json
 from clawctl.registry import is_file
@@ -57,7 +57,7 @@ def check(place: str, options: Mapping[str, Any]) -> list[CheckedTask]:
 def check_environment(name: str, made: Any, options: Mapping[str, Any]) -> CheckedTask:
     """Create the environment and draw a task."""
     try:
-        tasks = create(made, name, _OPTION, options).tasks("train", 1, 0)
+        tasks = draw_tasks(create(made, name, _OPTION, options), name, "train", 1)
     except ClawError as error:
         return CheckedTask(name, "not playable", f"{error.problem} -> {error.fix}")
     return CheckedTask(name, "playable") if tasks else CheckedTask(name, "not playable", "it has no tasks")

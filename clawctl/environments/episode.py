@@ -95,6 +95,7 @@ async def graded(environment: Environment, task: Task, endpoint: Endpoint, limit
 
 
 def _failed(task: Task, ending: str, error: Exception) -> Outcome:
-    log.warning("an episode of task %s failed (%s): %s", task.id, ending, error)
+    reason = str(error) if isinstance(error, EpisodeFailed) else f"{type(error).__name__}: {error}"
+    log.warning("an episode of task %s failed (%s): %s", task.id, ending, reason)
     log.debug("%s", task.id, exc_info=error)
     return Outcome(status="failed", ending=ending, log=f"{type(error).__name__}: {error}")

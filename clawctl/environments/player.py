@@ -24,7 +24,7 @@ from urllib.parse import quote
 import orjson
 
 from clawctl.config.environment import is_stage_of_up
-from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task
+from clawctl.environments import EPISODE_S, Environment, Outcome, Split, Task, draw_tasks
 from clawctl.environments.code_version import version_of
 from clawctl.environments.episode import graded, refusal_of
 from clawctl.errors import ClawError
@@ -83,7 +83,7 @@ def make_plan(
     environment: Environment, name: str, count: int, attempts: int, seed: int, round_: int = 0, split: Split = "train"
 ) -> Plan:
     """Make a plan. Raises ClawError (exit code 2) if the environment has no tasks for the split, or two tasks share an id."""
-    tasks = environment.tasks(split, count, seed)
+    tasks = draw_tasks(environment, name, split, count, seed)
     if not tasks:
         raise ClawError(f"{name} has no tasks for {split!r}", f"return some from tasks({split!r}, count, seed)", 2)
     if repeated := [task_id for task_id, times in Counter(task.id for task in tasks).items() if times > 1]:

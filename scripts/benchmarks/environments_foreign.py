@@ -136,12 +136,13 @@ def write_swe_bench(folder: Path) -> Foreign:
         {**row, "instance_id": "absent-1", "repo": "nobody/absent"},
         {**row, "instance_id": "commit-1", "base_commit": "0123456789abcdef0123456789abcdef01234567"},
         {**row, "instance_id": "no-tests-1", "FAIL_TO_PASS": "[]"},
+        {**row, "instance_id": "list-1", "FAIL_TO_PASS": '["tests/test_pri'},
         {**row, "instance_id": "module-1", "test_patch": needs},
         {**row, "instance_id": "solved-1", "FAIL_TO_PASS": ["prices.py::absent"]},
     ]
     write(inner, {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
     findings = {"prices-1": "playable", "module-1": "needs an image", "solved-1": "oracle fails"}
-    findings |= dict.fromkeys(("absent-1", "commit-1", "no-tests-1"), "not playable")
+    findings |= dict.fromkeys(("absent-1", "commit-1", "no-tests-1", "list-1"), "not playable")
     return Foreign("swe-bench/rows.jsonl", findings, {"repositories": str(inner)})
 
 
@@ -227,13 +228,17 @@ def write_gym(folder: Path) -> Foreign:
 # ---- environments --------------------------------------------------------------------------------------------------------
 
 
-def write_verifiers(folder: Path) -> Foreign:
-    """An environment of verifiers before 0.4, as `vf-init` made it."""
+def write_verifiers(folder: Path, name: str) -> Foreign:
+    """An environment of verifiers before 0.4, as `vf-init` made it, or in a package."""
     code = "import verifiers as vf\n\n\nclass Guess(vf.MultiTurnEnv):\n    async def env_response(self, messages, state):\n"
     code += "        return [], state\n\n\n"
     code += "def load_environment(**options):\n    return Guess(dataset=None, rubric=vf.Rubric(funcs=[]))\n"
-    write(folder / "guess", {"guess.py": code, "pyproject.toml": '[project]\nname = "guess"\nversion = "0.1.0"\n'})
-    return Foreign("guess", {"guess": "not playable"})
+    inner = {
+        "guess": {"guess.py": code},
+        "parcel": {"parcel/__init__.py": "from .env import load_environment\n", "parcel/env.py": code},
+    }
+    write(folder / name, {**inner[name], "pyproject.toml": f'[project]\nname = "{name}"\nversion = "0.1.0"\n'})
+    return Foreign(name, {name: "not playable"})
 
 
 _OPENENV = """
@@ -273,6 +278,7 @@ def write_openenv(folder: Path, name: str) -> Foreign:
     settings = f"spec_version: 1\nname: {name}\ntype: space\nruntime: fastapi\napp: server.app:app\nport: 8000\n"
     changed = {
         "echo_env": _OPENENV, "lacks_env": f"import module_of_nobody\n{_OPENENV}",
+        "exits_env": "raise RuntimeError('no key')\n",
         "broken_env": _OPENENV.replace('ANSWER = {"observation"', 'ANSWER = {"nothing"'),
     }  # fmt: skip
     write(folder / name, {"openenv.yaml": settings, "server/__init__.py": "", "server/app.py": changed[name]})
@@ -296,7 +302,8 @@ def write_miniwob(folder: Path) -> Foreign:
 
 WRITERS: tuple[Callable[[Path], Foreign], ...] = (
     write_harbor, write_terminal_bench, write_swe_bench, write_swe_smith, write_r2e, write_questions, write_aime, write_bfcl,
-    write_gym, write_verifiers, *(partial(write_openenv, name=name) for name in ("echo_env", "lacks_env", "broken_env")),
+    write_gym, *(partial(write_verifiers, name=name) for name in ("guess", "parcel")),
+    *(partial(write_openenv, name=name) for name in ("echo_env", "lacks_env", "exits_env", "broken_env")),
     write_miniwob,
 )  # fmt: skip
 
@@ -357,6 +364,9 @@ TRUE: dict[str, tuple[str, Callable[[Path], bool]]] = {
     ),
     "bfcl BFCL_v4_multi_turn_base": ("category multi_turn_base", _has("bfcl/BFCL_v4_multi_turn_base.json", "TwitterAPI")),
     "toolcall no_such_family": ("reasoning-gym has no family", lambda _: cannot_import("reasoning_gym.no_such_family")),
+    "swe-bench/rows.jsonl list-1": ("is no list", _has("swe-bench/rows.jsonl", 'test_pri"')),
+    "parcel parcel": ("verifiers before 0.4", _lacks("parcel/parcel/env.py", "load_taskset")),
+    "exits_env exits_env": ("did not start: RuntimeError: no key", lambda _: True),
     "guess guess": ("verifiers before 0.4", _lacks("guess/guess.py", "load_taskset")),
     "lacks_env lacks_env": ("No module named 'module_of_nobody'", lambda _: cannot_import("module_of_nobody")),
     "broken_env broken_env": ("no episode begins", lambda _: True),

@@ -37,6 +37,9 @@ def read_each(given: Iterable[Given], read: Callable[[Given], Row], bad: list[tu
     return rows
 
 
+ROWS_ARE = "write one JSON object in each line, a JSON list of objects, or a Parquet file"
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON, JSON-lines or Parquet file. Raises OSError and ValueError."""
     if path.suffix == ".parquet":

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clawctl.environments import ENVIRONMENTS
 from clawctl.environments.checking import CheckedTask, check
+from clawctl.environments.player import make_plan
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.adapters.verifiers import _cannot_load
 from clawctl.extensions.worlds.checking import Findings, check_task
@@ -164,6 +167,19 @@ def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_n
         assert "-> write an environment around its tools" in checked.reason
 
 
+def test_a_folder_of_its_successor_and_one_domain_of_either_are_named_as_well(tmp_path: Path) -> None:
+    for name, text in (
+        ("old/tasks_test.py", ""),
+        ("old/wiki.md", "# Retail\n"),
+        ("new/tasks.json", "[]"),
+        ("new/policy.md", "# Air\n"),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "new/tools.py").write_text("")
+    assert all("tau-bench" in check(str(tmp_path / name), {})[0].reason for name in ("old", "new"))
+
+
 @pytest.mark.parametrize(
     ("dockerfile", "reason"),
     [
@@ -198,11 +214,14 @@ def test_a_text_that_mentions_an_installer_and_a_stage_that_is_left_behind_insta
 def test_a_place_that_has_no_tasks_is_refused_for_what_it_is(tmp_path: Path) -> None:
     for name, text in (("notes.txt", "x"), ("empty.jsonl", ""), ("half.jsonl", "{\n"), ("class.py", "class B:\n    tasks = len\n")):
         (tmp_path / name).write_text(text)
+    (tmp_path / "bfcl").mkdir()
+    (tmp_path / "bfcl/BFCL_v4_simple_python.json").write_text('{"id": "simple_python_0", "question": [[')
     for place, reason in (
         ("/no/such/folder", r"there is no file or folder /no/such/folder"),
         ("rows.jsonl", r"there is no file or folder rows.jsonl"),
         (f"{tmp_path}/notes.txt", r"there are no tasks in .*notes.txt"),
         (f"{tmp_path}/empty.jsonl", r"is empty: it has no row"),
+        (f"{tmp_path}/bfcl", r"cannot be read as questions: .* -> write one JSON object in each line"),
         (f"{tmp_path}/half.jsonl", r"cannot be read as rows of tasks: .* -> write one JSON object in each line"),
     ):
         with pytest.raises(ClawError, match=reason):
@@ -211,6 +230,21 @@ def test_a_place_that_has_no_tasks_is_refused_for_what_it_is(tmp_path: Path) -> 
     assert "is not an environment, because it has no play -> write a class with tasks" in checked.reason
     done = forked.run("play", f"{tmp_path}/class.py:B", "--run", tmp_path / "run", timeout_s=60)
     assert "because it has no play" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("tasks", "reason"),
+    [("open('/no/such/rows')", r"raised FileNotFoundError: .* \(mine.py, line 2\)"), ("['one']", r"has 'one', not a Task")],
+)
+def test_an_environment_whose_tasks_cannot_be_drawn_is_refused_with_what_they_are(tmp_path: Path, tasks: str, reason: str) -> None:
+    code = f"class Mine:\n    def tasks(self, split, count, seed): return {tasks}\n    async def play(self, task, endpoint): ...\n"
+    (tmp_path / "mine.py").write_text(code)
+    (checked,) = check(f"{tmp_path}/mine.py:Mine", {})
+    assert checked.found == "not playable"
+    assert re.search(reason, checked.reason), checked.reason
+    mine = ENVIRONMENTS.load(f"{tmp_path}/mine.py:Mine", "play.env")()
+    with pytest.raises(ClawError, match=reason):
+        make_plan(mine, "mine.py:Mine", 1, 1, 0)
 
 
 def test_what_a_taskset_lacks_is_named_with_the_cure() -> None:

@@ -299,7 +299,8 @@ def _start(command: str, folder: Path, variables: Sequence[str]) -> str:
                 time.sleep(0.2)
         _stop(server)
         said.seek(0)
-        problem = f"the OpenEnv server did not start: {said.read().decode(errors='replace')[-1500:].strip()}"
+        last = (said.read().decode(errors="replace").strip() or "it printed nothing").splitlines()[-1].strip()
+        problem = f"the OpenEnv server did not start: {last}"
     raise ClawError(problem, "try the command yourself; it must listen on {port}", 2)
 
 

@@ -46,7 +46,8 @@ class Verifiers:
         folder = Path(place).expanduser()
         if folder.is_file() or (folder.is_dir() and not any(folder.glob("**/*.py"))):
             return None
-        if any((rules.parent / "wiki.md").exists() for rules in folder.glob("**/rules.py")):
+        old = any((rules.parent / "wiki.md").exists() for rules in (*folder.glob("**/rules.py"), folder / "tasks_test.py"))
+        if old or any((tasks.parent / "policy.md").exists() for tasks in folder.glob("**/tasks.json")):
             cure = "write an environment around its tools (`clawctl docs environments`, A simulated user, and a rubric)"
             return [
                 CheckedTask(folder.resolve().name, "not playable", f"a folder of tau-bench, which clawctl does not read -> {cure}")
@@ -164,13 +165,12 @@ def legacy_file(taskset: str) -> Path | None:
     """The file of a path that has `load_environment`, as before verifiers 0.4, and no taskset. Nothing is imported."""
     path = Path(taskset).expanduser()
     name = path.name.replace("-", "_")
-    names = [path, path / f"{name}.py", path / name / "__init__.py", path / name / f"{name}.py", path / "__init__.py"]
-    for file in (file for file in names if file.suffix == ".py" and file.is_file()):
-        text = file.read_text(encoding="utf-8", errors="replace")
-        defined = set(_DEFINED.findall(text))
-        if "load_environment" in defined and not {"load_taskset", "Taskset"} & defined and "verifiers.v1" not in text:
-            return file
-    return None
+    packages = [folder for folder in (path, path / name, path / "src" / name) if (folder / "__init__.py").is_file()]
+    files = [path, path / f"{name}.py", *(file for package in packages for file in sorted(package.glob("*.py")))]
+    texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in files if file.suffix == ".py" and file.is_file()}
+    defined = {file: set(_DEFINED.findall(text)) for file, text in texts.items()}
+    is_new = any({"load_taskset", "Taskset"} & names for names in defined.values()) or "verifiers.v1" in "".join(texts.values())
+    return None if is_new else next((file for file, names in defined.items() if "load_environment" in names), None)
 
 
 def _variables(interpreter: str, named: str) -> dict[str, str]:

@@ -63,8 +63,7 @@ def file_rows(path: Path) -> list[dict[str, Any]]:
     try:
         return splits.read_rows(path)
     except (OSError, ValueError) as error:
-        cure = "write one JSON object in each line, a JSON list of objects, or a Parquet file"
-        raise ClawError(f"{path} cannot be read as rows of tasks: {error}", cure, 2) from error
+        raise ClawError(f"{path} cannot be read as rows of tasks: {error}", splits.ROWS_ARE, 2) from error
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -94,7 +93,10 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
 
 def _names(names: Any) -> list[str]:
     """The names in a list, or in a list encoded as JSON."""
-    return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
+    try:
+        return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
+    except (ValueError, TypeError) as error:
+        raise ClawError(f"a row names its tests by {names!r:.80}, which is no list: {error}", _CURE, 2) from error
 
 
 def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> dict[str, bytes]:

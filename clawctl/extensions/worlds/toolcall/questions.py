@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.splits import read_each, read_rows
+from clawctl.extensions.worlds.splits import ROWS_ARE, read_each, read_rows
 from clawctl.extensions.worlds.toolcall.as_written import (
     BOXED,
     TEXT,
@@ -120,7 +120,7 @@ def read_questions(path: Path, bad: list[tuple[Any, ClawError]] | None = None) -
         answers_file = path.parent / "possible_answer" / path.name
         answers = {str(row["id"]): row["ground_truth"] for row in read_rows(answers_file)} if answers_file.exists() else {}
     except (OSError, ValueError, KeyError) as error:
-        raise ClawError(f"{path} cannot be read as questions: {error}", _CURE, 2) from error
+        raise ClawError(f"{path} cannot be read as questions: {error}", ROWS_ARE, 2) from error
     return read_each(enumerate(rows), lambda numbered: _question(numbered[1], numbered[0], path, answers), bad)
 
 

@@ -10,6 +10,7 @@ import collections.abc
 import contextlib
 import dataclasses
 import io
+import itertools
 import json
 import logging
 import os
@@ -63,6 +64,7 @@ class GradedSession:
         self._callables: list[Any] = [_line_of_input]  # functions and objects of the tests
         self._containers: dict[tuple[int, str], tuple[Any, Any, Any]] = {}  # of attributes: holder, container, what it held
         self._given: dict[int, tuple[Any, list[int]]] = {}  # containers of the tests that the graded code has, and what they held
+        self._numbers = itertools.count()
         self._lock = threading.RLock()  # a test may have several threads
         self._standard = {name: dict(vars(sys.modules[name])) for name in sys.stdlib_module_names if name in sys.modules}
         self._files = SharedFiles()
@@ -145,10 +147,17 @@ class GradedSession:
     def _numbered(self, arguments: Sequence[Any]) -> list[list[int]]:
         """The containers among the arguments, by position and number."""
         containers = [(at, value) for at, value in enumerate(arguments) if type(value) in MUTABLE]
-        self._given |= {id(value): (value, _held(value)) for _, value in containers}
+        numbered = [[at, self._number_of(value)] for at, value in containers]
         for number in list(self._given)[:-_MOST_GIVEN]:
             del self._given[number]
-        return [[at, id(value)] for at, value in containers]
+        return numbered
+
+    def _number_of(self, container: Any) -> int:
+        number = next((number for number, (given, _) in self._given.items() if given is container), None)
+        if number is None:
+            number = next(self._numbers)
+        self._given[number] = container, _held(container)
+        return number
 
     def _changed(self) -> list[list[Any]]:
         """What the containers hold that the tests have changed since the graded code was given them."""

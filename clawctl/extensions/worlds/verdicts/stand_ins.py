@@ -46,11 +46,11 @@ class RemoteType(type):
         session: Any = cls._clawctl_session
         count = len(session._objects)
         value = session.ask("get", cls, name)
-        if type(value) is cls:
-            names = value.__dict__.get(f"{OWN}named"), value.__dict__.get(f"{OWN}member")
+        if isinstance(value, RemoteObject):
+            names = value.__dict__.get(f"{OWN}name"), value.__dict__.get(f"{OWN}member")
             if len(session._objects) == count and name not in names:  # one object under every name would be any of them
                 session.claims.append(f"that an earlier object is {cls.__name__}.{name}")
-            value.__dict__[f"{OWN}named"] = name
+            value.__dict__ |= {f"{OWN}name": name, f"{OWN}named": type(value) is cls}
         if isinstance(value, RemoteObject) and value.__dict__.get(f"{OWN}member") not in (None, name):
             value.__dict__[f"{OWN}member"] = None  # an alias: what it equals is the graded code's claim
         return value
@@ -66,7 +66,7 @@ class RemoteType(type):
     def __getitem__(cls, name: Any) -> Any:
         value = cls._clawctl_session.ask("special", cls, "__getitem__", name)
         if type(value) is cls:
-            value.__dict__[f"{OWN}named"] = name
+            value.__dict__[f"{OWN}named"] = True
         return value
 
 
@@ -78,7 +78,7 @@ class RemoteObject(metaclass=RemoteType):
             raise AttributeError(name)
         session: Any = type(self)._clawctl_session
         value = session.ask("get", self, name)
-        if not {f"{OWN}given", f"{OWN}named"} & self.__dict__.keys():  # any other may say yes to everything
+        if f"{OWN}given" not in self.__dict__ and not self.__dict__.get(f"{OWN}named"):  # any other may say yes to everything
             if isinstance(value, bool):
                 session.claims.append(f"the attribute {name} of an object")
             elif callable(value) and not isinstance(value, type):
@@ -248,7 +248,7 @@ class RemoteModule(ModuleType):
         value = session.ask("get", self, name)
         if name != name.upper() and name[0].isupper() and not isinstance(value, type):
             session.claims.append(f"{name} is not a class")  # what the test makes with it is whatever the graded code wants
-        if isinstance(value, RemoteObject) and value.__dict__.setdefault(f"{OWN}named", name) != name:
+        if isinstance(value, RemoteObject) and value.__dict__.setdefault(f"{OWN}name", name) != name:
             session.claims.append(f"that {name} is an object with another name")
         return value
 

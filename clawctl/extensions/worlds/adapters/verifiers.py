@@ -46,7 +46,7 @@ class Verifiers:
         folder = Path(place).expanduser()
         if folder.is_file() or (folder.is_dir() and not any(folder.glob("**/*.py"))):
             return None
-        old = any((rules.parent / "wiki.md").exists() for rules in (*folder.glob("**/rules.py"), folder / "tasks_test.py"))
+        old = any((rules.parent / "wiki.md").exists() for rules in (*folder.glob("**/rules.py"), *folder.glob("**/tasks_test.py")))
         if old or any((tasks.parent / "policy.md").exists() for tasks in folder.glob("**/tasks.json")):
             cure = "write an environment around its tools (`clawctl docs environments`, A simulated user, and a rubric)"
             return [

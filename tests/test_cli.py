@@ -280,7 +280,7 @@ def test_a_missing_permission_is_reported_in_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_path: Path) -> None:
+def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_path: Path, server: Any) -> None:
     source, library, lines = (tmp_path / name for name in ("flock.c", "flock.so", "talk.jsonl"))
     source.write_text("#include <errno.h>\nint flock(int file, int operation) { errno = ENOLCK; return -1; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
@@ -295,10 +295,17 @@ def test_a_filesystem_without_locks_is_named_by_each_command_that_needs_one(tmp_
     run = str(open_run(tmp_path / "run").root)
     assert clawctl("import", str(lines), "--run", run).returncode == 0
     environment = {**os.environ, "LD_PRELOAD": str(library), "CLAWCTL_API_KEY": "key"}
-    for arguments in (("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes")):
-        command = [*CLAWCTL, *arguments, "--run", run]
+    recipe = tmp_path / "up.yaml"
+    recipe.write_text("model: {path: crafts}\n")
+    for arguments in (
+        ("keys", "add", "anna"), ("collect", "--once"), ("judge", "--once"), ("forget", "--session", "x", "--yes"),
+        ("notes", "add", "be brief"), ("up", str(recipe), "--plain"), ("play", "toolcall", "--episodes", "1"),
+    ):  # fmt: skip
+        command = [*CLAWCTL, *arguments, "--run", str(server.run.root) if arguments[0] == "play" else run]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert_problem(done, 2, "a file cannot be locked", "filesystem with locks")
+    command = [*CLAWCTL, "chat", "--run", str(server.run.root)]  # needs no lock
+    assert subprocess.run(command, input="hello\n", capture_output=True, text=True, check=False, env=environment).returncode == 0
 
 
 @needs("migrate")

@@ -4,6 +4,7 @@ A shard is read when it has turns and verdicts, and no further than until enough
 """
 
 import logging
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Set
@@ -35,6 +36,7 @@ from clawctl.trainers import Model
 log = logging.getLogger("clawctl.train")
 
 Counts = dict[str, Any]  # of the turns that a trainer read, by result
+_MERGED_WITHIN_S = 60  # collect removes the two files of a shard that it merged one after the other
 
 
 def open_feed(run: RunDir, recipe: Recipe, model: Model) -> "Feed":
@@ -61,6 +63,7 @@ class Feed:
         self._read_stems: set[str] = set()  # shards that were read
         self._partly_read: set[str] = set()  # shards with unread pieces, or with a damaged half
         self._expired: set[str] = set()  # shards that no longer exist
+        self._halved_since: dict[str, float] = {}  # shards of which only one file exists; infinity: it was logged
         self._merged: set[str] = set()  # shards that contain the rows of others
         self._unread_keys: dict[str, set[str]] = {}  # the keys whose turns were left unread, by shard
         self._history_loaded = False  # whether turns used by earlier steps were recalled
@@ -149,6 +152,8 @@ class Feed:
             if not self._is_merged(stem, turns[stem]) and not self._add_shard(stem, now):
                 has_more = True
         self._forget_expired(turns.keys())
+        vanished = set() if has_more else turns.keys() & verdicts.keys() - self._read_stems
+        self._name_halved((verdicts.keys() - turns.keys()) | vanished, now)
         self._reexamine(rated & self._shard_of.keys(), now)
         released = self.queue.forming.pop_ready(now)
         self.queue.waiting += released
@@ -177,6 +182,16 @@ class Feed:
             self._unread_keys = {stem: keys for stem, keys in self._unread_keys.items() if stem not in expired}
             self._shard_of = {turn_id: stem for turn_id, stem in self._shard_of.items() if stem not in expired}
             self.queue.refusals = {turn_id: reason for turn_id, reason in self.queue.refusals.items() if turn_id in self._shard_of}
+
+    def _name_halved(self, stems: Set[str], now: float) -> None:
+        """Log once which shards have had only one of their two files for a while: no step can use their turns."""
+        self._halved_since = {stem: self._halved_since.get(stem, now) for stem in stems}
+        for stem, since in self._halved_since.items():
+            if now - since >= _MERGED_WITHIN_S:
+                self._halved_since[stem] = math.inf
+                halves = [folder / f"{stem}.parquet" for folder in (self.run.trajectories, self.run.verdicts)]
+                missing, left = sorted(halves, key=Path.exists)
+                log.warning("%s is missing, so its turns are not trained: put it back, or delete %s", missing, left)
 
     def _is_merged(self, stem: str, path: Path) -> bool:
         """Whether a shard contains only rows of shards that were read."""

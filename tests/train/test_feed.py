@@ -245,6 +245,28 @@ def test_the_outcome_of_an_episode_is_added_to_the_reward_of_each_step(run: RunD
     assert [sample.reward for sample in batch.samples] == [2.0, 0.0, -1.0, 0.0]
 
 
+@pytest.mark.parametrize("as_link", [False, True], ids=["missing", "dangling link"])
+def test_a_shard_that_lacks_its_turns_for_a_minute_is_named_once(
+    run: RunDir, sampler: Sampler, caplog: pytest.LogCaptureFixture, as_link: bool
+) -> None:
+    publish_turns(run, sampler, 1, "a")
+    (run.trajectories / "a.parquet").unlink()
+    if as_link:
+        (run.trajectories / "a.parquet").symlink_to(run.root / "gone.parquet")
+    feed, now = make_feed(run, sampler), time.time()
+    said = []
+    with caplog.at_level("WARNING", "clawctl.train"):
+        for seconds in (0, 59, 61, 130):
+            assert feed.next_batch(0, now + seconds) is None
+            said.append(len(caplog.records))
+    assert said == [0, 0, 1, 1]
+    assert "trajectories/a.parquet is missing" in caplog.text
+    assert "put it back, or delete" in caplog.text
+    (run.trajectories / "a.parquet").unlink(missing_ok=True)
+    publish_turns(run, sampler, 4, "a")
+    assert ids_of(feed.next_batch(0, now + 131)) == ["a00", "a01", "a02", "a03"]
+
+
 @pytest.mark.parametrize("half", ["trajectories", "verdicts"])
 def test_an_unreadable_shard_goes_to_quarantine_and_the_others_are_used(run: RunDir, sampler: Sampler, half: str) -> None:
     publish_turns(run, sampler, 1, "a")

@@ -12,14 +12,17 @@ QUESTION = 240  # characters of a question for a secret
 CONTENTS = ("", "content", "parts", "text", "input", "output", "summary")  # lists whose bare strings form one text
 STAYS_OPEN = 5  # messages after a question for a secret: `Which PIN?`, `Wait.`, `No hurry.`, `it's 3308`
 _QUOTED_REQUEST = re.compile(r"(?<!\w)['\"‘“„«]([^'\"‘’“”„«»\n]{4,200})['\"’”»](?!\w)|[“「『]([^“”「」『』\n]{4,120})[”」』]")
+_OF_PROGRAM = re.compile(r"[$={}\\]")  # `Bearer $TOKEN`
 _LATE = re.compile(
     r"\d\D*\d\D*\d\D*\d|[^\W\d_].*\d|\d.*[^\W\d_]|\w[&*#$%^+=!~@]\w", re.DOTALL
 )  # four digits, or letters and digits or signs
 # `Priya: does anyone know the code?`, with a time or a group before the name
 _LINE_OF_TALK = re.compile(
     r"(?m)^[ \t>*]*(?:[\[(]?\d[\d/.:, -]{3,20}(?:[AP]M)?[\])]?[ -]{1,3})?(?:\[[^\]\n]{1,24}\]:? )?(?:\*\*)?"
-    r"(?:(?<=\] )|[^\W\d_][\w.'’-]{0,20}(?: [^\W\d_(][\w.'’-]{0,20})?(?:\*\*)?:(?:\*\*)? )(?P<text>[^\n]{2,300})$"
+    r"(?:(?<=\] )|@?[^\W\d_][\w.'’-]{0,20}(?: [^\W\d_(][\w.'’-]{0,20})?(?:\*\*)?:(?:\*\*)? )(?P<text>[^\n]{2,300})$"
 )
+_ASKING = r"(?i:what|which|who)(?:['’]?s| is| was|\b)"  # also without a question mark
+_ASKING_LINE = re.compile(rf": {_ASKING}")
 _LONGEST_TALK = 4000  # characters
 
 
@@ -47,13 +50,19 @@ def is_late(secret: Secret, text: str, role: str, asker: str) -> bool:
 def quoted(text: str) -> Iterator[tuple[str, int]]:
     """The requests that a person quotes, and where each ends: `the installer says 'Please enter your product key'`."""
     for match in _QUOTED_REQUEST.finditer(text) if len(text) <= 2 * QUESTION else ():
-        if " " in (request := match[1] or match[2]) or not request.isascii():
+        request = match[1] or match[2]
+        if (" " in request or not request.isascii()) and not _OF_PROGRAM.search(request):
             yield request, match.end()
+
+
+def is_asked(text: str) -> bool:
+    """Whether a line of a chat asks something."""
+    return "?" in text or re.match(_ASKING, text) is not None
 
 
 def lines_of_talk(text: str, pending: str) -> list[re.Match[str]]:
     """The lines of a chat between people that a text quotes, if somebody asks something in it, or before."""
-    if len(text) > _LONGEST_TALK or "\n" not in text or not (pending or "?" in text):
+    if len(text) > _LONGEST_TALK or "\n" not in text or not (pending or "?" in text or _ASKING_LINE.search(text)):
         return []
     lines = list(_LINE_OF_TALK.finditer(text))
     return lines if len(lines) > 1 else []

@@ -15,7 +15,18 @@ from typing import Any
 import orjson
 
 from clawctl.privacy.finders import DEFAULT, Kind, Secret, load_finder
-from clawctl.privacy.said import CONTENTS, NOTHING_SAID, QUESTION, STAYS_OPEN, Said, is_late, last_words, lines_of_talk, quoted
+from clawctl.privacy.said import (
+    CONTENTS,
+    NOTHING_SAID,
+    QUESTION,
+    STAYS_OPEN,
+    Said,
+    is_asked,
+    is_late,
+    last_words,
+    lines_of_talk,
+    quoted,
+)
 from clawctl.privacy.static_text import PUNCTUATION, StaticText
 from clawctl.privacy.views import ESCAPES, View, plain_view, printable_view, unescaped_view
 from clawctl.run.rows import Message
@@ -250,7 +261,7 @@ class TextSearch:
             return Said(role, text, question, "tool")
         pending = before if before.age < STAYS_OPEN else NOTHING_SAID
         if any(finder.continues(text) for finder in self._finders):
-            question = pending.pending or self._question(f"{before.text}\n{text}", "assistant")
+            question = pending.pending or self._question(f"{before.text}\nWhat is it?", "assistant")
             return Said(role, question, question, "assistant") if question else Said(role, text)
         return replace(pending, role=role, text=text, age=pending.age + 1) if pending.pending else Said(role, text)
 
@@ -262,7 +273,7 @@ class TextSearch:
             if before.pending:
                 spans = self._late_answers(before, text) if before.age else self._answers(before.pending, text)
                 secrets += _moved(spans, at)
-            before = self.said({"role": "tool" if "?" in text else "user", "content": text}, before)
+            before = self.said({"role": "tool" if is_asked(text) else "user", "content": text}, before)
         return secrets, before
 
     def _answers(self, question: str, text: str) -> list[Secret]:

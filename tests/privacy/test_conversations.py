@@ -249,6 +249,112 @@ def test_phrases_names_dates_and_digits_in_turn_are_answers(question: str, answe
     assert secret not in Redactor(ALWAYS).messages(users("hi", question, answer))[-1]["content"]
 
 
+@needs("secrets")
+@pytest.mark.parametrize(
+    ("said", "secret"),
+    [
+        (
+            (
+                ("user", "The plotter asks for its licence key."),
+                ("assistant", "Read it out as it stands on the box, please."),
+                ("user", "MK7R-Q3LD-88TR-M0PZ, with a zero"),
+            ),
+            "MK7R-Q3LD-88TR-M0PZ",
+        ),
+        (
+            (
+                ("user", "the router says wrong password"),
+                ("assistant", "Spell it for me, character by character."),
+                ("user", "o-t-t-e-r-0-7"),
+            ),
+            "o-t-t-e-r-0-7",
+        ),
+        (
+            (
+                ("assistant", "The first number of the safe?"),
+                ("user", "Left four turns to 38."),
+                ("assistant", "And then?"),
+                ("user", "Right twice to 71."),
+            ),
+            "71",
+        ),
+        (
+            (
+                ("assistant", "I need the recovery phrase."),
+                ("user", "wait"),
+                ("assistant", "Do not paste it here."),
+                ("user", "too late: jungle maple oxygen bracket snack rival"),
+            ),
+            "jungle maple oxygen bracket snack rival",
+        ),
+        (
+            (
+                ("assistant", "Give me the alarm PIN. Words are fine if the keyboard is broken."),
+                ("user", "Nine, zero, two, five. Then green."),
+            ),
+            "Nine, zero, two, five",
+        ),
+        (
+            (("assistant", "I need the admin password."), ("user", "The screen is tiny. It is Anch0rage/NW9. Change it.")),
+            "Anch0rage/NW9",
+        ),
+        (
+            (("assistant", "The key is encrypted. Passphrase?"), ("user", "why do you want it. fine. brownfox_salmon_ladder")),
+            "brownfox_salmon_ladder",
+        ),
+        (
+            (("assistant", "Which passphrase did he use?"), ("user", 'In his hand: "Days are kept, hours are lost - R.M."')),
+            "Days are kept",
+        ),
+        (
+            (("user", "make a ticket\n> @ria: whats the pw of the portal\n> @ilir: Moonpie_settles_T2\n> @ria: ty"),),
+            "Moonpie_settles_T2",
+        ),
+    ],
+    ids=range(9),
+)
+def test_a_report_a_request_with_a_remark_and_a_later_part_lead_to_the_secret(
+    said: tuple[tuple[str, str], ...], secret: str
+) -> None:
+    (*_, last) = Redactor(ALWAYS).messages([{"role": role, "content": text} for role, text in said])
+    assert secret not in last["content"]
+
+
+@needs("secrets")
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ('{"lvl":"debug","pan":"4716902255318841","exp":"0927"}', "4716902255318841"),
+        ('The passphrase of the gate is "three grey gulls on a wet bollard".', "three grey gulls"),
+        ('approval phrase for payouts today is "crispy walrus nine", valid 15 min', "crispy walrus nine"),
+        ("printer: floor 2. wifi: office-guest / such-wet-packets. bins go thu.", "such-wet-packets"),
+        ("paypal: treasurer@club.example / Bunting_and_Lamps_12", "Bunting_and_Lamps_12"),
+        ("my password is Ginger_cakes_r_biscuits and always was", "Ginger_cakes_r_biscuits"),
+        ('cl := sms.New("ACoffice", "f1b8d06e92c74ac3b5507e3da4196c28")', "f1b8d06e92c74ac3b5507e3da4196c28"),
+        ("GET /export?acct=5512&sig=c0ffe3b1d97a44aa&page=2", "c0ffe3b1d97a44aa"),
+    ],
+)
+def test_records_notes_and_calls_show_their_secret(text: str, secret: str) -> None:
+    assert secret not in Redactor(ALWAYS).text(text)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("The manual says to try 4242 4242 4242 4242. Is that a card?",),
+        ("which number tests 3ds again", "4000 0027 6000 3184, it is in stripe's docs."),
+        ("my calls fail", "What codes do you get back?", "429 then 503 then 200, retry-after 30"),
+        ("a fee", "What is the merchant category code?", "5814, fast food"),
+        ('curl -H "Authorization: Bearer $TOKEN" $HOST/v1/payouts/po_11827 returns {}',),
+        ('violates foreign key constraint "fees_fkey" DETAIL: Key (tx_id)=(7710245) is not present',),
+        ("ssh fails: incorrect passphrase supplied", "key ~/.ssh/id_gate is encrypted."),
+    ],
+    ids=range(7),
+)
+def test_test_cards_status_codes_and_rows_of_a_database_stay(said: tuple[str, ...]) -> None:
+    assert Redactor(ALWAYS).messages(users(*said)) == users(*said)
+
+
 @pytest.mark.parametrize(
     ("question", "answer"),
     [

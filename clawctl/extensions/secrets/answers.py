@@ -54,6 +54,9 @@ _ADDRESS = regex(r"[/~|-]|\S*(?:[<>()`=]|://|\w/\w)|\S+@\S*\.\S|[\w.-]+\.(?:[a-z
 _NUMBERED = regex(r"(?:[A-Z]{3,9}|[A-Za-z][a-z]{2,8})[-_]?\d{1,2}")  # `page12`
 _SPELLED = regex(r"(?<![\w-])(?:\w[- ]){4,24}\w(?![\w-])")
 _TURNS = regex(r"(?<![\w/])\d\d?(?:(?: / |,? (?&then) )\d\d?){2,7}(?![\w/])")  # `12 / 36 / 04`, `4 then 1 then 7`
+_DIAL = regex(
+    r"(?i)\b(?:left|right|(?:anti-?|counter-?)?clockwise)\b[^.\d\n]{0,24} to (?P<value>\d\d?)\b"
+)  # `left four turns to 38`
 _DICTATED = regex(
     r"(?<![^\W_])(?:[^\W_]{1,12} )?[^\W_]{1,14}(?:, (?:[^\W_]{1,12} )?[^\W_]{1,14}){4,30}(?=\W|$)"
 )  # `capital B, r, four, x`
@@ -77,6 +80,9 @@ _FILLER = regex(r"(?i)^(?:ok(?:ay)?|sure|fine|yes|yeah|here)[:,.] ")
 _NAME_FIRST = regex(r"\s*((?![IO]\b)[A-ZÀ-ÞĀ-Ž][^\W\d_A-Z]{3,20})[,.;!]? ?(?:$|[,;(])")
 _NAMED = regex(r"(?i:" + WORDING["NAMED"].strip() + r")[^.,;:!?\n]{0,24}? (?P<value>[A-ZÀ-ÞĀ-Ž][^\W\d_]{2,20})[.!]*$")
 _REMARK = regex(rf"(?i)(?<![^\W_])(?:{WORDING['SPELLING'].strip().replace(chr(10), '|')})(?![^\W_])")
+_SLASHED = regex(r"(?=[^/]*[A-Z])(?=\S*[a-z])(?=\S*\d)\w{2,20}/\w{2,20}")  # `Anchor0/NW9`
+_SAYS = regex(r"(?i)(?<![^\W_])(?:it['’]?s|is|was) $")
+_SIGN_OF_PATH = regex(r"[/~\\]")
 _HOW_MANY = regex(r"(?i)\bhow many\b")  # words a phrase has
 _NAME = regex(r"[\dA-ZÀ-ÞĀ-Ž][\w'’-]*(?: (?:[^\W\d_]{1,3} ){0,2}[\dA-ZÀ-ÞĀ-Ž][\w'’-]*)*")  # `Rue de la Paix`
 _LEAD = regex(WORDING["JOINS"].strip() + " ")
@@ -118,6 +124,8 @@ def evidence_of(text: str, start: int, end: int) -> Evidence:
     """Why a part of an answer is a secret: its form, a word before its digits (`claims host with 662190`), or the question alone."""
     value = text[start:end]
     if any(map(str.isalpha, value)):
+        if _LINE_OF_SEED.fullmatch(value):
+            return "form"
         return "form" if is_stronger_password(value) and _OPAQUE.fullmatch(value) else "words"
     if any(match.span(group) == (start, end) for match in _FRAGMENT.finditer(text) for group in ("value", "right")):
         return "form"
@@ -136,6 +144,8 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
             yield match.span()
     for match in (*_SPELLED.finditer(text), *_TURNS.finditer(text), *_GROUPS.finditer(text), *_DICTATED.finditer(text)):
         yield match.span()
+    for match in _DIAL.finditer(text) if wanted & Wanted.DIGITS else ():
+        yield match.span("value")
     for match in _FRAGMENT.finditer(text) if wanted & Wanted.DIGITS and word_count <= _MOST_WORDS_BESIDE else ():
         if not meaning_of((TOKEN.findall(text[match.end() : match.end() + 24].lower()) or [""])[0]) & Meaning.AFTER:
             yield match.span("value" if match["value"] else "right")
@@ -144,7 +154,7 @@ def _candidates(wanted: Wanted, text: str, word_count: int) -> Iterator[tuple[in
         bare = match[0].strip(_AROUND) + ("!" if match[0].endswith("!") else "")
         bare = _ASSIGNED.sub("", bare)
         start = match.start() + match[0].find(bare)
-        if _is_typed(bare, wanted):
+        if _is_typed(bare, wanted) or (_SLASHED.fullmatch(bare) and wanted & Wanted.TEXT and _SAYS.search(text, 0, start)):
             yield start, start + len(bare)
     if wanted & (Wanted.TEXT | Wanted.WORDS):
         for match in _SEED.finditer(text):
@@ -253,7 +263,11 @@ def _is_chosen(value: str, wanted: Wanted) -> bool:
     """Whether quoted words are a phrase, and not a message or a name."""
     words = re.split(r"[ ,]+", value.lower().strip())
     typical = sum(word in NAMING or plain(word) in _STOP for word in words)
-    return len(words) <= 6 and 2 * typical <= len(words) * bool(wanted & Wanted.WORDS) and not is_stand_in(value)
+    return (
+        len(words) <= (12 if wanted & Wanted.WORDS else 6)
+        and 2 * typical <= len(words) * bool(wanted & Wanted.WORDS)
+        and not is_stand_in(value)
+    )
 
 
 def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
@@ -267,7 +281,12 @@ def _word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
         said = re.split(r"(?<!\bMr)(?<!\bMs)(?<!\bDr)(?<!\bMrs)\.|[,;:!?()\u2014\U0001f300-\U0001faff]| [-–] ", said, maxsplit=1)[
             0
         ].strip()
-        if not 1 <= len(said.split()) <= 4 or not _REPLIES.isdisjoint(map(plain, said.split())) or _is_clause(said):
+        if (
+            not 1 <= len(said.split()) <= 4
+            or _SIGN_OF_PATH.search(said)
+            or not _REPLIES.isdisjoint(map(plain, said.split()))
+            or _is_clause(said)
+        ):
             return
     elif not (wanted & Wanted.TEXT and len(words) <= _MOST_WORDS and _is_word(said)):
         said = re.split(r"[,.!?]", said, maxsplit=1)[0]  # `banana?? is that even allowed`
@@ -285,7 +304,8 @@ def _last_word(wanted: Wanted, text: str) -> Iterator[tuple[int, int]]:
         said = _LEAD.sub("", said)
         is_answer = len(said.split()) <= _MOST_WORDS and _NAME.fullmatch(said) is not None and not _is_clause(said)
     else:
-        is_answer = wanted & Wanted.TEXT and said.isalpha() and _is_word(said) and not _ENDINGS.search(said)
+        is_answer = bool(wanted & Wanted.TEXT) and said.isalpha() and _is_word(said) and not _ENDINGS.search(said)
+    is_answer |= bool(wanted & (Wanted.TEXT | Wanted.WORDS)) and _JOINED.fullmatch(said) is not None  # `red_fox_ladder`
     if before and is_answer and len(said) > _SHORTEST_WORD - 2:
         yield text.rfind(said), text.rfind(said) + len(said)
 

@@ -77,7 +77,7 @@ def near_names(piece: Text) -> Iterator[Span]:
 @lru_cache(maxsize=1 << 14)
 def _graded(token: str) -> tuple[int, int, int] | None:
     """Return how much the bare text of a token looks like a secret, its start and its length. Cached, because most tokens recur."""
-    if not (_ODD.search(token) or token.count("-") >= 3):
+    if not (_ODD.search(token) or token.count("-") >= 3) or ")=(" in token:  # `Key (id)=(7710245)`, of a database
         return None
     start, end = _bare(token, 0, len(token))
     grade = likeness(token[start:end])

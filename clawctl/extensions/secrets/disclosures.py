@@ -124,7 +124,7 @@ _JOINED_WORDS = regex(
 )
 
 
-_WORD_OF_PHRASE = regex(r"[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
+_WORD_OF_PHRASE = regex(r"(?:a|an|at|by|in|of|on|to)|[^\W\d_]{3,14}(?:['’][^\W\d_]{1,8})?|[^\W\d_]['’][^\W\d_]{3,10}")
 
 
 def _is_quoted_phrase(value: str) -> bool:
@@ -133,7 +133,9 @@ def _is_quoted_phrase(value: str) -> bool:
     return (
         3 <= len(words) <= 8
         and all(_WORD_OF_PHRASE.fullmatch(word) for word in words)
-        and not any(plain(word) in _STOP or word in NAMING or plain(word).endswith(("ed", "ly")) for word in words)
+        and not any(
+            (plain(word) in _STOP or word in NAMING or plain(word).endswith(("ed", "ly"))) and len(word) > 2 for word in words
+        )
     )
 
 
@@ -219,6 +221,7 @@ def _may_be_quoted(value: str, phrase: bool, gap: str) -> bool:
     )
 
 
+_TITLED = regex(r"[A-Z][a-z]{2,13}(?:_[A-Za-z]{1,14}){2,5}")  # `Bottle_of_ships`; names in code begin small
 _PERSONAL = Meaning.LOCK | Meaning.OWNER | Meaning.YOURS
 
 
@@ -259,7 +262,11 @@ def _is_disclosed(value: str, phrase: bool, gap: str) -> bool:
             and re.fullmatch(r"\d{1,5}[-.]?[^\W\d_]+|[^\W\d_]{1,5}-?\d{1,3}|\d+[.:]\d+\w*", value) is None
             and not reads_as_prose(value)
         )
-    return is_passphrase(value) or (is_words(value) and value[0].isupper() and len(gap.split()) >= 1 and "." not in value)
+    return (
+        is_passphrase(value)
+        or _TITLED.fullmatch(value) is not None
+        or (is_words(value) and value[0].isupper() and len(gap.split()) >= 1 and "." not in value)
+    )
 
 
 def _is_jumbled(value: str) -> bool:

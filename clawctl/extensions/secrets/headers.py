@@ -24,7 +24,7 @@ _COOKIE = regex(r"""[ \t"']{0,4}(?P<name>[\w.-]{1,64})=(?P<value>[^\s;,"'\\<>]{1
 _SESSION = regex(
     r"(?i)(?:sess(?:ion)?_?(?:id\w{0,8}|token|key|secret)?|(?<![A-Za-z0-9_-])sid)=[\x22\x27]?(?P<value>[\w%.+/=-]{16,512})"
 )
-_SIGNED = regex(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512})")
+_SIGNED = regex(r"(?i)sig(?:nature)?(?:=|%3d)(?P<value>[\w%+/=-]{24,512}|[0-9a-f]{16,23}(?=&))")
 
 _AUTH = Anchors("bearer", "authorization")
 _BASICS = Anchors("basic ")

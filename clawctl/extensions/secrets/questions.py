@@ -47,6 +47,9 @@ _NAMES_A_FIELD = regex(
 _GOES_ON = regex(WORDING["GO ON"].strip())
 _PRONOUN = regex(r"(?i)\b(?:it|that|them|one|those|both)\b")
 _MOST_WORDS_AFTER = 12
+_REQUESTS = regex(
+    r"(?i)(?:(?:please|kindly|now|then|so|ok),? )*(?:give|tell|enter|type|send|read|provide|say) (?:me|us|in|out|the|your)\b"
+)  # and a remark may follow
 _BARE, _LONGEST_BARE = regex(WORDING["BARE"].strip()), 80
 _OTHERWISE = regex(WORDING["OTHERWISE"].strip())
 _ENTER, _LOG_IN, _OF_NO_SECRET = (regex(WORDING[name].strip()) for name in ("ENTER", "LOG IN", "NO SECRET"))
@@ -79,6 +82,8 @@ def wanted_by(text: str) -> Wanted:
         return wanted
     if _ENTER.search(last) and any(_LOG_IN.search(sentence) for sentence in (last, *others)):
         return Wanted.DIGITS | Wanted.KEY
+    if requested := [sentence for sentence in others if _REQUESTS.match(sentence)]:
+        return functools.reduce(or_, map(_of, requested), wanted)
     length = len(last.split()) if " " in last else len(last) / 2
     if (length > _MOST_WORDS_AFTER and not _PRONOUN.search(last)) or _names_another_thing(last):
         return Wanted.NOTHING

@@ -14,8 +14,7 @@
 
 `next_answer` has the note in its prompt, `weights_only` has not, `told` is version 0 with the wish in the request. `correctness` is
 compared with version 0 told the same. `side_effect` is the mean change of the 15 or 17 axes that nobody spoke of, and
-`side_effect_of_chance` that of version 0 with other seeds. The training section is that of recipes/smollm2.yaml, without its
-guidance: this model follows what it is told.
+`side_effect_of_chance` that of version 0 with other seeds. The training section is that of recipes/smollm2.yaml.
 """
 
 import asyncio
@@ -285,7 +284,7 @@ def write_recipe(path: Path, people: int, steps: int, seed: int, learned_at: flo
     sections: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
     sections["model"]["path"] = str(MODEL)
     sections["serve"] |= {"port": 0, "temperature": 1.0, "threads": 1}
-    sections["train"] |= {"guidance": 1.0, "hint_place": PLACE, "seed": seed, "when": "always"}
+    sections["train"] |= {"hint_place": PLACE, "seed": seed, "when": "always"}
     sections["policies"] = {"per": "key", "loaded": people}
     sections["practice"] |= {"idle_s": 0.5, "steps": steps, "max_tokens": MAX_TOKENS, "learned_at": learned_at}
     path.write_text(yaml.safe_dump(sections, sort_keys=False))

@@ -58,6 +58,13 @@ class _Parser(argparse.ArgumentParser):
         return options
 
 
+def _program(name: str) -> list[str]:
+    """How the running benchmark was started: a part of one has a module of its own, which `scripts/bench` does not name."""
+    module = getattr(sys.modules["__main__"].__spec__, "name", "")
+    is_part = module.startswith(f"scripts.benchmarks.{name}_")
+    return ["python", "-m", module] if is_part else ["scripts/bench", name]
+
+
 def report(name: str, rows: list[Row], file: Path | None) -> None:
     """Print the rows as a table and write them to `file` if one is given."""
     table = Table("case", "metric", "value", "unit", title=f"{name} on {machine()}")
@@ -67,7 +74,7 @@ def report(name: str, rows: list[Row], file: Path | None) -> None:
     if file is not None:
         # no folder of this machine
         given = [Path(argument).name if argument.startswith("/") else argument for argument in sys.argv[1:]]
-        command = shlex.join(["scripts/bench", name, *given])
+        command = shlex.join([*_program(name), *given])
         about = {"name": name, "machine": machine(), "commit": commit(), "date": date.today().isoformat(), "command": command}
         result = {**about, "rows": [asdict(row) for row in rows]}
         file.write_text(json.dumps(result, indent=1) + "\n")

@@ -1,8 +1,12 @@
 """Results of benchmarks: which are kept, and how the page shows them."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from scripts.benchmarks import results
 from scripts.benchmarks.environments import missed_bars
@@ -47,3 +51,18 @@ def test_what_a_benchmark_writes_can_be_added_and_the_file_reads_back(tmp_path: 
 def test_each_kept_run_is_of_a_benchmark_on_the_page() -> None:
     runs, benchmarks = results.load()
     assert {run.name for run in runs} <= benchmarks.keys()
+
+
+@pytest.mark.parametrize(
+    ("module", "start"),
+    [("gate", "scripts/bench gate"), ("gate_part", "python -m scripts.benchmarks.gate_part"), ("gates", "scripts/bench gate")],
+)
+def test_a_result_names_the_command_that_repeats_it(tmp_path: Path, module: str, start: str) -> None:
+    package, file = tmp_path / "scripts" / "benchmarks", tmp_path / "out.json"
+    package.mkdir(parents=True)
+    (package / "table.py").write_bytes(Path(results.FOLDER / "table.py").read_bytes())
+    (package / f"{module}.py").write_text(
+        "from pathlib import Path\nfrom scripts.benchmarks.table import report\nreport('gate', [], Path('out.json'))\n"
+    )
+    subprocess.run([sys.executable, "-m", f"scripts.benchmarks.{module}"], cwd=tmp_path, check=True, capture_output=True)
+    assert json.loads(file.read_text())["command"] == start

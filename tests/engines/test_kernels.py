@@ -72,3 +72,19 @@ def test_a_compiler_that_fails_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "cc").chmod(0o700)
     assert not compiles(tmp_path / "cache", PATH=str(tmp_path))
     assert not list((tmp_path / "cache").rglob("*.so"))
+
+
+@needs_compiler
+def test_a_damaged_library_is_compiled_again_and_a_wrong_one_is_not_kept(tmp_path: Path) -> None:
+    compiles(tmp_path)
+    (library,) = tmp_path.glob("kernels/*")
+    whole = library.read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:4096], whole[:-1], bytes([*whole[:5000], whole[5000] ^ 255, *whole[5001:]])):
+        library.unlink()  # the earlier file may be in use
+        library.write_bytes(damaged)
+        compiles(tmp_path)
+        assert library.read_bytes() == whole
+    (tmp_path / "cc").write_text('#!/bin/sh\nfor last; do :; done\necho rubbish > "$last"\n')
+    (tmp_path / "cc").chmod(0o700)
+    assert not compiles(tmp_path / "cache", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert not list((tmp_path / "cache").rglob("*.so"))

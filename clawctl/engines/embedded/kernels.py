@@ -27,6 +27,7 @@ _log = logging.getLogger("clawctl.serve")
 _SOURCE = Path(__file__).with_suffix(".c")
 _FLAGS = ("-O3", "-mavx512f", "-mfma", "-mtune=native", "-fopenmp", "-shared", "-fPIC")
 _COMPILE_S = 60.0
+_CHECKSUM = 32  # bytes at the end of the compiled file
 _OUTPUTS, _LANES = 4, 16  # as in kernels.c
 _TRIED, _TRIED_ROWS, _TRIALS = (2048, 576), (1, 16), 7  # the matrix, rows and rounds of the comparison with FBGEMM
 _ALLOWED = 1e-4  # error of a sum of 576 products of normal numbers; a wrong one is larger than 1
@@ -78,12 +79,25 @@ def _library(compiler: str) -> Path:
     source = _SOURCE.read_bytes()
     digest = hashlib.sha256(source + " ".join(_FLAGS).encode()).hexdigest()
     library = model_cache() / "kernels" / f"{digest[:16]}.so"
-    if not library.exists():
+    if not _is_whole(library):
         library.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        command = [compiler, *_FLAGS, str(_SOURCE), "-o"]
-        compile_to = partial(subprocess.run, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_COMPILE_S)
-        publish(library, lambda draft: compile_to([*command, str(draft)]))
+        publish(library, partial(_compile, compiler))
     return library
+
+
+def _compile(compiler: str, draft: Path) -> None:
+    command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(draft)]
+    subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_COMPILE_S)
+    ctypes.CDLL(str(draft))  # a compiler may succeed and write something else
+    checksum = hashlib.sha256(draft.read_bytes()).digest()
+    with draft.open("ab") as file:  # the loader reads nothing behind its sections
+        file.write(checksum)
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether a library ends in its checksum: a damaged one would end the process when it is loaded."""
+    content = library.read_bytes() if library.exists() else b""
+    return content[-_CHECKSUM:] == hashlib.sha256(content[:-_CHECKSUM]).digest()
 
 
 @torch.inference_mode()

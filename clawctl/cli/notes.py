@@ -55,12 +55,15 @@ def add_note(
     from clawctl.errors import ClawError
     from clawctl.privacy.redaction import redactor_of
     from clawctl.run.directory import recipe_file
+    from clawctl.run.keys import has_key
     from clawctl.run.notes import BadNote, Kind
     from clawctl.run.notes import add_note as work
 
     if kind not in ("wish", "fact"):
         raise ClawError(f"--kind {kind} is not known", "write wish or fact", 2)
     opened = open_run(run, create=False)
+    if not has_key(opened, key):
+        raise ClawError(f"there is no key named {key!r}", "clawctl keys list shows the names", 2)
     clean = redactor_of(load_recipe(recipe_file(opened.root, recipe), {}).privacy).text
     try:
         added = work(opened, key, text, clean, said=text, kind=cast(Kind, kind), when=when, words=_split(words))

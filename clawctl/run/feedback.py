@@ -21,7 +21,7 @@ import orjson
 from clawctl.run.checksums import read_sealed, sealed
 from clawctl.run.directory import RunDir
 from clawctl.run.groups import Groups
-from clawctl.run.handles import turn_of
+from clawctl.run.handles import exchange_of, turn_of
 from clawctl.run.lines import Lines, LineWriter, Rewritten
 from clawctl.run.notes import LONGEST
 from clawctl.run.outcomes import BadFeedback, SessionOutcome, check_fields, parse_outcome
@@ -58,6 +58,8 @@ def read_rating(body: Any, key: str, now: float) -> Feedback:
         turn_id = turn_of(turn_id) or ""
         if not turn_id:
             raise BadFeedback("'completion_id' is not an id of this server", "completion_id")
+    elif exchange_of(turn_id):
+        raise BadFeedback("'turn_id' has the id of a response: send it as 'completion_id'", "turn_id")
     return Feedback(secrets.token_hex(12), now, key, turn_id, float(rating), comment or None)
 
 

@@ -25,7 +25,7 @@ from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 import yaml
@@ -40,14 +40,14 @@ Kind = Literal["wish", "fact"]
 State = Literal["new", "prompted", "practised", "learned", "superseded", "retracted", "not understood", "expired"]
 IN_FORCE: Sequence[State] = ("new", "prompted", "practised", "learned")
 LONGEST = 2000  # characters of a sentence
-_LONGEST_FILE = 64 << 10  # bytes
-_MOST = 500  # notes of one key
+_LONGEST_FILE, _MOST = 64 << 10, 500  # bytes; notes of one key
 _SKILL = "SKILL.md"
 _SENTENCE = "of_sentence"  # field of a file: what its state was found for
 _FRONT = re.compile(r"---[ \t\r]*\n(.*?)(?:^---[ \t\r]*$\s*(.*))?\Z", re.DOTALL | re.MULTILINE)
-_PATIENCE_S = 10.0
-
-
+_FORMS = {  # of fields that people write
+    "kind": "wish or fact", "state": f"one of {', '.join(get_args(State))}", "words": "a list, such as [code, script]",
+    "created_at": "a day and time, such as 2026-11-26 22:10:00", "until": "a day, such as 2026-12-31", "practise": "true or false",
+}  # fmt: skip
 # Punctuation around a word. Other signs are part of it ("C++").
 _MARKS = ".,;:!?…\"'“”„‘’«»‹›()[]*_`–—-¡¿。，、；：！？「」『』"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a terminal obeys them
@@ -155,8 +155,7 @@ def read_note(path: Path) -> Note:
     if not body:
         raise BadNote("it has no text")
     given = {"created_at": path.stat().st_mtime, **front}
-    if is_skill:
-        given = _skill(given, path.parent.name)
+    given = _skill(given, path.parent.name) if is_skill else given
     if given.get("state") in IN_FORCE and given.get(_SENTENCE, _digest(body)) != _digest(body):
         given |= {"state": "new", "learned": None, "steps": 0, "followed": ()}  # edited by hand: nothing is known of this sentence
     return _checked(path.parent.name if is_skill else path.stem, body, given)
@@ -202,7 +201,8 @@ def _checked(name: str, text: str, given: dict[str, Any]) -> Note:
         note = from_json(Note, {**given, "id": name, "text": text})
         datetime.fromtimestamp(note.created_at, UTC)  # as it is written
     except (ValueError, OverflowError) as error:
-        raise BadNote(str(error)) from error
+        field_name = str(error).rpartition("$.")[2].rstrip("`")
+        raise BadNote(f"its `{field_name}` must be {_FORMS[field_name]}" if field_name in _FORMS else str(error)) from error
     return note
 
 
@@ -310,17 +310,21 @@ def change_note(run: RunDir, key: str, note_id: str, seen: Note | None = None, *
 
 
 def remove_note(run: RunDir, key: str, note_id: str) -> None:
-    """Delete a note. Raises ClawError (exit code 2) if there is none with this id."""
+    """Delete a note, also one that cannot be read. Raises ClawError (exit code 2) if there is none with this id."""
     with locked(run):
-        find_note(run, key, note_id)
         path = _path(run, key, note_id)
+        if path not in note_files(notes_folder(run, key)):
+            find_note(run, key, note_id)
         shutil.rmtree(path.parent) if path.name == _SKILL else path.unlink()
 
 
 def find_note(run: RunDir, key: str, note_id: str) -> Note:
     """Raises ClawError (exit code 2) if there is no such note, with the ids that there are."""
-    notes = {note.id: note for note in read_notes(run, key)}
+    problems = list[str]()
+    notes = {note.id: note for note in read_notes(run, key, problems)}
     if note_id not in notes:
+        if problem := next((problem for problem in problems if problem.startswith(f"{_path(run, key, note_id)} ")), None):
+            raise ClawError(problem, "correct the file, or delete it with `clawctl notes forget`", 2)
         raise ClawError(f"{key} has no note {note_id!r}", f"the notes of {key}: {', '.join(notes) or 'none'}", 2)
     return notes[note_id]
 
@@ -332,7 +336,7 @@ def keys_with_notes(run: RunDir) -> list[str]:
 
 
 def locked(run: RunDir) -> FileLock:
-    return FileLock(run.lock("notes"), timeout=_PATIENCE_S)
+    return FileLock(run.lock("notes"), timeout=10.0)
 
 
 def notes_for(

@@ -1,6 +1,7 @@
 """The embedded engine reports the model's own ids, logprobs and versions, before, during and after a swap."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from clawctl.engines.embedded.cache import KvCache
 from clawctl.engines.embedded.decoder import Decoder
 from clawctl.engines.embedded.frames import Sampling, Token, TokenPiece
 from clawctl.engines.embedded.weights import load_weights
+from clawctl.errors import ClawError
 from clawctl.run.directory import RunDir, open_run
 from clawctl.run.policies import ensure_base_policy, publish_policy
 from clawctl.run.rows import Policy
@@ -51,6 +53,18 @@ def test_versions_that_are_loaded_at_the_same_time_are_each_loaded_right(run: Ru
         for weights in loaded:
             expected = logprobs_of(model_of(run, model_path, weights.version), PROMPT[:1], PROMPT[1:])
             assert weights.score(PROMPT) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x10\x20 no weights"])
+def test_a_file_that_is_no_checkpoint_is_a_problem_with_a_cure(tmp_path: Path, model_path: Path, content: bytes) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model_path, folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    run = open_run(tmp_path / "run")
+    ensure_base_policy(run, str(folder))
+    with pytest.raises(ClawError, match="is damaged, or not one that PyTorch wrote"):
+        load_weights(run, Recipe.model_validate(recipe_data(folder)), 0)
 
 
 def test_an_engine_whose_canary_is_off_is_not_made(run: RunDir, model_path: Path) -> None:

@@ -79,7 +79,8 @@ def test_a_damaged_library_is_compiled_again_and_a_wrong_one_is_not_kept(tmp_pat
     compiles(tmp_path)
     (library,) = tmp_path.glob("kernels/*")
     whole = library.read_bytes()
-    for damaged in (b"", whole[: len(whole) // 2], whole[:4096], whole[:-1], bytes([*whole[:5000], whole[5000] ^ 255, *whole[5001:]])):
+    flipped = bytes([*whole[:5000], whole[5000] ^ 255, *whole[5001:]])
+    for damaged in (b"", whole[: len(whole) // 2], whole[:4096], whole[:-1], flipped):
         library.unlink()  # the earlier file may be in use
         library.write_bytes(damaged)
         compiles(tmp_path)

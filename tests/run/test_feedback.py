@@ -32,6 +32,11 @@ def test_a_rating_names_its_turn_by_the_turn_or_by_the_id_of_the_response() -> N
     assert read_rating({"turn_id": "callAbCdEfGhIjKlMnOpQrSt", "rating": 1}, "a", 0.0).turn_id == "callAbCdEfGhIjKlMnOpQrSt"
 
 
+def test_the_id_of_a_response_in_the_place_of_a_turn_is_named_as_such() -> None:
+    with pytest.raises(BadFeedback, match="send it as 'completion_id'"):
+        read_rating({"turn_id": f"chatcmpl{TURN}", "rating": 1}, "anna", 0.0)
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clawctl.cli.notes import add_note as add_by_command
 from clawctl.cli.notes import edit_note
 from clawctl.errors import ClawError
 from clawctl.inspect.notes import show_note, show_notes
@@ -18,6 +19,7 @@ from clawctl.run.notes import (
     Note,
     add_note,
     change_note,
+    find_note,
     is_opposite,
     keys_with_notes,
     notes_for,
@@ -95,11 +97,12 @@ def test_a_skill_is_a_note_for_requests_that_name_it(run: RunDir) -> None:
     [
         (b"---\nkind: [\n---\nx", "not YAML"),
         (b"---\n- a\n---\nx", "name: value"),
-        (b"---\nkind: dream\n---\nx", "Invalid enum value 'dream' - at `$.kind`"),
-        (b"---\nstate: lost\n---\nx", "Invalid enum value 'lost' - at `$.state`"),
-        (b"---\nwords: code\n---\nx", "Expected `array`, got `str` - at `$.words`"),
+        (b"---\nkind: dream\n---\nx", "its `kind` must be wish or fact"),
+        (b"---\nstate: lost\n---\nx", "its `state` must be one of new, prompted"),
+        (b"---\nwords: code\n---\nx", "its `words` must be a list, such as [code, script]"),
         (b"---\nlearned: soon\n---\nx", "Expected `int | null`, got `str` - at `$.learned`"),
-        (b"---\nuntil: soon\n---\nx", "`$.until`"),
+        (b"---\nuntil: soon\n---\nx", "its `until` must be a day, such as 2026-12-31"),
+        (b"---\ncreated_at: soon\n---\nx", "its `created_at` must be a day and time, such as"),
         (b"---\nuntil: 2026-11-31\n---\nx", "day is out of range for month"),
         (b"---\nwords: " + b"[" * 1500 + b"\n---\nx", "not YAML"),
         (b"---\nsteps: " + b"9" * 5000 + b"\n---\nx", "not YAML"),
@@ -141,6 +144,23 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     (run.notes / "default" / "skill").mkdir()
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "skill" / "SKILL.md")
     assert read_notes(run, "default") == []
+
+
+def test_a_file_that_is_no_note_is_found_by_its_name_and_can_be_deleted(run: RunDir) -> None:
+    path = by_hand(run, "bad.md", "---\nkind: dream\n---\nbe brief")
+    for work in (find_note, change_note):
+        with pytest.raises(ClawError, match="its `kind` must be wish or fact"):
+            work(run, "default", "bad")
+    remove_note(run, "default", "bad")
+    assert not path.exists()
+    with pytest.raises(ClawError, match="default has no note 'bad'"):
+        remove_note(run, "default", "bad")
+
+
+def test_a_note_of_a_key_that_does_not_exist_is_not_added(run: RunDir) -> None:
+    with pytest.raises(ClawError, match="there is no key named 'ana'"):
+        add_by_command("be brief", run=run.root, key="ana")
+    assert read_notes(run, "ana") == []
 
 
 def test_a_note_reaches_the_terminal_without_control_characters_and_as_it_was_written(

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -142,6 +143,9 @@ def _read_module(path: str, recipe: Recipe) -> Any:
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise _unreadable(path, error) from error
+    except (UnpicklingError, EOFError) as error:  # whose text advises to run what the file contains
+        problem = f"the model in {path} cannot be loaded: its .bin file is damaged, or not one that PyTorch wrote"
+        raise ClawError(problem, "download the model again, best as safetensors", 2) from error
     if torch.cuda.is_available():
         model.to("cuda")
     return model.eval()

@@ -88,10 +88,9 @@ def _library(compiler: str) -> Path:
 def _compile(compiler: str, draft: Path) -> None:
     command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(draft)]
     subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_COMPILE_S)
+    content = draft.read_bytes()
+    draft.write_bytes(content + hashlib.sha256(content).digest())  # the loader reads nothing behind the sections
     ctypes.CDLL(str(draft))  # a compiler may succeed and write something else
-    checksum = hashlib.sha256(draft.read_bytes()).digest()
-    with draft.open("ab") as file:  # the loader reads nothing behind its sections
-        file.write(checksum)
 
 
 def _is_whole(library: Path) -> bool:

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import os
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from clawctl.collect.worker import collect
 from clawctl.config import Recipe, load_recipe
+from clawctl.engines.embedded.kernels import compiled
 from clawctl.engines.embedded.weights import load_weights
 from clawctl.judge.prompts import judge_messages
 from clawctl.privacy.redaction import Redactor, redactor_of
@@ -112,7 +114,14 @@ class _Calls(TorchDispatchMode):
 def pass_row(run: RunDir) -> Row:
     recipe = Recipe.model_validate({"model": {"path": "crafts"}})
     ensure_base_policy(run, recipe.model.path)
-    weights = load_weights(run, recipe, 0)
+    path = os.environ["PATH"]
+    os.environ["PATH"] = ""  # no compiler: the same operations on every machine
+    compiled.cache_clear()
+    try:
+        weights = load_weights(run, recipe, 0)
+    finally:
+        os.environ["PATH"] = path
+        compiled.cache_clear()
     with torch.no_grad(), _Calls() as calls:
         weights.score(list(range(3, 35)))
     return Row("engine", "calls_per_pass", calls.count, "operations of PyTorch")

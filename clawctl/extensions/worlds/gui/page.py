@@ -27,7 +27,10 @@ _LIST_ELEMENTS = (Path(__file__).parent / "list_elements.js").read_text(encoding
 _LISTENERS = (Path(__file__).parent / "listeners.js").read_text(encoding="utf-8")
 _REACH = (Path(__file__).parent / "reach.js").read_text(encoding="utf-8")
 _ELEMENT = "(number) => window.__clawctl_elements[number - 1]"
-_ENTER_LEAVES = "() => document.activeElement.matches('form input, form button, a[href]')"
+_SENDS = "form button:not([type=button]), form input[type=submit]"  # what sends a form when it is clicked, or by the space bar
+_KEY_LEAVES = {"Enter": f"{_SENDS}, form input, a[href]", "Space": _SENDS}
+_FOCUS_MATCHES = "(selector) => document.activeElement.matches(selector)"
+_POINT_MATCHES = "([x, y, selector]) => !!document.elementFromPoint(x, y)?.closest(selector)"
 _FRAMES = (Path(__file__).parent / "frames.js").read_text(encoding="utf-8")
 
 _EPISODES = 100  # the number of episodes that use a page one after another
@@ -141,8 +144,10 @@ class Page:
             if "problem" in target:
                 return f"error: {action.name} does not work on element {action.number}: {target['problem']}"
         leaves = action.name == "click" and target["leaves"]
-        if action == Action("press", text="Enter"):
-            leaves = await self._page.evaluate(_ENTER_LEAVES)
+        if action.name == "click_at":
+            leaves = await self._page.evaluate(_POINT_MATCHES, [action.number, action.down, f"{_SENDS}, a[href]"])
+        if action.name == "press" and action.text in _KEY_LEAVES:
+            leaves = await self._page.evaluate(_FOCUS_MATCHES, _KEY_LEAVES[action.text])
         self._loaded.clear()
         problem = await self._do(action, target)
         await self._settle(leaves, action)

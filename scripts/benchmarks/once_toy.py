@@ -9,6 +9,10 @@
   conditional      people who want a list, or an emoji, where something is multiplied: by notes with a condition, and by the
                    weights when they are learned, or after 32 steps; 6 of the 12 problems that each asks are such. `elsewhere` is
                    the share in all others
+  sessions         sessions until the first answers of three in a row do what the person wants, these included: with the note in the
+                   prompt, and without it with practice between the sessions
+  changed-mind     another wish for the same axis in place of one that was practised: updates until 0.75 of the answers follow
+  disputed         a person says of every right answer that another number is right, and it is trained eight times
   tail             one person says a wish, takes it back once it was practised, and says the next one, for 200 updates: right
                    answers, and answers that do not end (`loops`), against those of version 0
 
@@ -23,53 +27,45 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import yaml
-
 from clawctl.asking import completion, new_client
 from clawctl.run.endpoint import Endpoint
-from clawctl.run.hint_places import with_hint
-from clawctl.run.keys import add_key
-from clawctl.run.notes import Note, change_note, read_notes
-from clawctl.run.policies import begin_policy, ensure_base_policy, live_version
-from clawctl.run.rows import HintPlace
-from scripts.benchmarks.circle import ROOT, wait_until
-from scripts.benchmarks.once import is_over, posts
-from scripts.benchmarks.real_circle import RECIPE, Circle, running
+from clawctl.run.policies import live_version
+from scripts.benchmarks.circle import wait_until
+from scripts.benchmarks.once_toy_circle import (
+    LONGEST_S,
+    MAX_TOKENS,
+    Person,
+    are_over,
+    ask_and_wish,
+    end_notes,
+    notes_of,
+    register,
+    say_wish,
+    talk,
+    write_recipe,
+)
+from scripts.benchmarks.once_toy_days import changed_mind, disputed, sessions
+from scripts.benchmarks.real_circle import Circle, running
 from scripts.benchmarks.table import Row, make_parser, names_among, report
 from scripts.wishes.axes import AXES, USUAL, is_correct, measure
 from scripts.wishes.people import unmet
 from scripts.wishes.problems import Split, WordProblem, make_problems
 from scripts.wishes.wording import Wants, hint
 
-MODEL = ROOT / "scripts/benchmarks/models/wishes"
-PLACE: HintPlace = "block"  # the model has read hints there
-NEW, MAX_TOKENS, LONGEST_S = 192, 96, 3600.0
-CASES = ("told-once", "few", "three-notes", "conditional")
-CONDITION, CONDITION_WORDS = "something is multiplied", ("boxes", "bags")
+NEW = 192  # problems that measure
+CASES = ("told-once", "few", "three-notes", "conditional", "sessions", "changed-mind", "disputed")
+CONDITION: dict[str, Any] = {"when": "something is multiplied", "words": ["boxes", "bags"]}
 CONDITIONAL: dict[str, Wants] = {"list": {"layout": "list"}, "emoji": {"emoji": "emoji"}}  # what people want there
 CONDITIONAL_STEPS = 32
 LEARNED_AT = 0.9  # as recipes have it, so that the leak decides about such notes
 TAIL_UPDATES = 200
 THREE = (("emoji", "units", "greeting"), ("language", "signoff", "digits"))  # axes of people who have three wishes
-
-
-@dataclass(frozen=True, slots=True)
-class Person:
-    name: str
-    wants: Wants
-    key: str
-
-    @property
-    def wishes(self) -> list[str]:
-        """Each in a sentence that the model's training may never have seen."""
-        return [hint({axis: value}, Random(f"{self.name} {axis}"), "all") for axis, value in self.wants.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +92,15 @@ def main() -> None:
     cases = ["told-once"] if options.quick else options.case
     axes = ["emoji"] if options.quick else options.axes
     rows: dict[tuple[str, str], list[Row]] = {}
+    alone: dict[str, Callable[[Path, int], list[Row]]] = {
+        "conditional": conditional, "tail": tail, "sessions": sessions, "changed-mind": changed_mind, "disputed": disputed,
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(1 if options.quick else options.seeds):
             for case in set(cases) - {"retracted"}:
                 root = Path(folder) / f"{case}-{seed}"
-                if case == "conditional":
-                    made = conditional(root, CONDITIONAL_STEPS, seed)
-                elif case == "tail":
-                    made = tail(root, 8 if options.quick else TAIL_UPDATES, seed)
+                if case in alone:
+                    made = alone[case](root, seed)
                 else:
                     steps = 2 if options.quick else 16 if case == "three-notes" else 8
                     made = run(case, people_of(case, axes, seed), root, steps, seed, "retracted" in cases)
@@ -118,19 +115,18 @@ def main() -> None:
 
 def people_of(case: str, axes: Sequence[str], seed: int) -> dict[str, Wants]:
     """The names of the people and what each wants: values that are rare."""
-    rng = Random(f"{case} {seed}")
-    rare = {axis: rng.choice([value for value in AXES[axis] if value != USUAL[axis]]) for axis in AXES}
+    drawn_by = Random(f"{case} {seed}")
+    values = {axis: drawn_by.choice([value for value in AXES[axis] if value != USUAL[axis]]) for axis in AXES}
     if case == "three-notes":
-        return {f"three{number}": {axis: rare[axis] for axis in some} for number, some in enumerate(THREE)}
-    return {axis: {axis: rare[axis]} for axis in axes}
+        return {f"three{number}": {axis: values[axis] for axis in some} for number, some in enumerate(THREE)}
+    return {axis: {axis: values[axis]} for axis in axes}
 
 
 def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int, is_retracted: bool) -> list[Row]:
     """All people of a case at one server, until each of their notes has had its steps."""
     with running(root, write_recipe(root.with_suffix(".yaml"), len(wants), steps, seed)):
         circle = Circle(root)
-        ensure_base_policy(circle.run, circle.recipe.model.path)
-        people = [Person(name, wanted, add_key(circle.run, name, begin_policy(circle.run, name))) for name, wanted in wants.items()]
+        people = register(circle, wants)
         usual, again = [measured(circle, {}, base(circle), [talk(x) for x in problems(seed)], s) for s in (seed, seed + 1)]
         for number, person in enumerate(people):
             ask_and_wish(circle, person, make_problems(3 if case == "few" else 12, 100 * seed + number))
@@ -149,8 +145,7 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
             print(f"  told {then.met:.2f} {then.correct:.2f}, now {now.met:.2f} {now.correct:.2f}", flush=True)
         if is_retracted and case == "told-once":
             for person in people:
-                for note in notes_of(circle, person):
-                    circle.post(f"/notes/{note.id}", None, {"authorization": f"Bearer {person.key}"})
+                end_notes(circle, person)
             wait_until(lambda: not any(n.steps for p in people for n in notes_of(circle, p)), LONGEST_S, "not practised away")
             last = [measured(circle, p.wants, circle.quiet("off", p.key), [talk(x) for x in problems(seed)], seed) for p in people]
             changes = [now.met - share_met(usual, p.wants) for now, p in zip(last, people, strict=True)]
@@ -159,21 +154,18 @@ def run(case: str, wants: Mapping[str, Wants], root: Path, steps: int, seed: int
         return rows
 
 
-def conditional(root: Path, steps: int, seed: int) -> list[Row]:
+def conditional(root: Path, seed: int) -> list[Row]:
     """Wishes for some problems alone, by the prompt and by the weights."""
-    with running(root, write_recipe(root.with_suffix(".yaml"), len(CONDITIONAL), steps, seed, LEARNED_AT)):
+    with running(root, write_recipe(root.with_suffix(".yaml"), len(CONDITIONAL), CONDITIONAL_STEPS, seed, LEARNED_AT)):
         circle = Circle(root)
-        ensure_base_policy(circle.run, circle.recipe.model.path)
-        people = [
-            Person(name, wants, add_key(circle.run, name, begin_policy(circle.run, name))) for name, wants in CONDITIONAL.items()
-        ]
+        people = register(circle, CONDITIONAL)
         there, elsewhere = drawn(seed, NEW, True), drawn(seed, NEW, False)
         usual = [shares(circle, people, lambda _: base(circle), some) for some in (there, elsewhere)]
         for number, person in enumerate(people):
             past = 100 * seed + number + 1
-            ask_and_wish(circle, person, [*drawn(past, 6, True, "train"), *drawn(past, 6, False, "train")], CONDITION_WORDS)
+            ask_and_wish(circle, person, [*drawn(past, 6, True, "train"), *drawn(past, 6, False, "train")], **CONDITION)
         noted = [shares(circle, people, lambda person: circle.quiet("on", person.key), some) for some in (there, elsewhere)]
-        wait_until(partial(are_over, circle, people, steps), LONGEST_S, "conditional: practice did not end")
+        wait_until(partial(are_over, circle, people, CONDITIONAL_STEPS), LONGEST_S, "conditional: practice did not end")
         after = [shares(circle, people, lambda person: circle.quiet("off", person.key), some) for some in (there, elsewhere)]
         notes = [note for person in people for note in notes_of(circle, person)]
         for note in notes:
@@ -192,24 +184,22 @@ def conditional(root: Path, steps: int, seed: int) -> list[Row]:
     return rows
 
 
-def tail(root: Path, updates: int, seed: int) -> list[Row]:
+def tail(root: Path, seed: int) -> list[Row]:
     """Notes that come and go in one policy."""
     with running(root, write_recipe(root.with_suffix(".yaml"), 1, 8, seed)):
         circle = Circle(root)
-        ensure_base_policy(circle.run, circle.recipe.model.path)
-        person = Person("tail", {}, add_key(circle.run, "tail", begin_policy(circle.run, "tail")))
-        headers, values, policy = {"authorization": f"Bearer {person.key}"}, rare_values(seed), circle.run.of("tail")
+        [person] = register(circle, {"tail": {}})
+        values, policy = rare_values(seed), circle.run.of("tail")
         before = asyncio.run(endings(base(circle), seed))
         ask_and_wish(circle, person, make_problems(12, 100 * seed + 7))
         wishes = 0
-        while (live_version(policy) or 0) < updates:
+        while (live_version(policy) or 0) < TAIL_UPDATES:
             axis, value = next(values)
             wishes += 1
             wish = hint({axis: value}, Random(f"{seed} {axis}"), "all")
-            wait_until(partial(posts, circle, headers, wish), 30, "the key is not accepted")
+            say_wish(circle, person, wish)
             wait_until(partial(are_over, circle, [person], 8), LONGEST_S, f"tail: practice of {wish!r} did not end")
-            for note in notes_of(circle, person):
-                circle.post(f"/notes/{note.id}", None, headers)
+            end_notes(circle, person)
             wait_until(lambda: not any(note.steps for note in notes_of(circle, person)), LONGEST_S, "not practised away")
         after = asyncio.run(endings(circle.quiet("off", person.key), seed))
         made = live_version(policy) or 0
@@ -279,40 +269,8 @@ def rows_of(
     return rows
 
 
-def write_recipe(path: Path, people: int, steps: int, seed: int, learned_at: float = 1.0) -> Path:
-    """`learned_at`: 1 makes all steps."""
-    sections: dict[str, Any] = yaml.safe_load(RECIPE.read_text())
-    sections["model"]["path"] = str(MODEL)
-    sections["serve"] |= {"port": 0, "temperature": 1.0, "threads": 1}
-    sections["train"] |= {"hint_place": PLACE, "seed": seed, "when": "always"}
-    sections["policies"] = {"per": "key", "loaded": people}
-    sections["practice"] |= {"idle_s": 0.5, "steps": steps, "max_tokens": MAX_TOKENS, "learned_at": learned_at}
-    path.write_text(yaml.safe_dump(sections, sort_keys=False))
-    return path
-
-
-def ask_and_wish(circle: Circle, person: Person, tasks: Sequence[WordProblem], words: Sequence[str] = ()) -> None:
-    headers = {"authorization": f"Bearer {person.key}"}
-    condition = {"when": CONDITION, "words": list(words)} if words else {}
-    for wish in person.wishes:
-        wait_until(partial(posts, circle, headers, wish, **condition), 30, "the key is not accepted")
-    session = {**headers, "X-Turn-Type": "main", "X-Session-Done": "true", "X-Notes": "off"}
-
-    def ask(problem: WordProblem) -> None:
-        body = {"model": circle.server.model, "messages": talk(problem), "max_tokens": MAX_TOKENS}
-        circle.post("/chat/completions", body, {**session, "X-Session-Id": f"{person.name}-{problem.task_id}"})
-
-    with ThreadPoolExecutor(12) as threads:
-        list(threads.map(ask, tasks))
-
-
 def problems(seed: int) -> list[WordProblem]:
     return make_problems(NEW, seed, "eval")
-
-
-def talk(problem: WordProblem, wishes: Sequence[str] = ()) -> list[Any]:
-    messages: list[Any] = [{"role": "user", "content": problem.text}]
-    return with_hint(messages, "\n".join(wishes), PLACE) if wishes else messages
 
 
 def base(circle: Circle) -> Any:
@@ -351,18 +309,6 @@ def side_effect(before: Answers, now: Answers, spoken_of: Wants) -> float:
         / 2
         for axis in others
     )
-
-
-def notes_of(circle: Circle, person: Person) -> list[Note]:
-    return read_notes(circle.run, person.name)
-
-
-def are_over(circle: Circle, people: Sequence[Person], steps: int) -> bool:
-    for person in people:
-        for note in notes_of(circle, person):
-            if not note.practise:  # being told costs right answers; these people want it all the same
-                change_note(circle.run, person.name, note.id, practise=True)
-    return all(is_over(note, steps) for person in people for note in notes_of(circle, person) if note.in_force)
 
 
 if __name__ == "__main__":

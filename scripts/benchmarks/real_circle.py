@@ -191,9 +191,9 @@ def say(circle: Circle, text: str, session: str, max_tokens: int = 256) -> tuple
     return str(answer["choices"][0]["message"]["content"]), str(answer["id"])
 
 
-def rate(circle: Circle, completion: str, wish: str, remember: bool = False) -> None:
+def rate(circle: Circle, completion: str, wish: str, remember: bool = False, headers: dict[str, str] | None = None) -> None:
     """Rate an answer badly, in words."""
-    circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish, "remember": remember}, {})
+    circle.post("/feedback", {"completion_id": completion, "rating": -1, "comment": wish, "remember": remember}, headers or {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,8 @@ def convert_once(file: Path, cache: Path) -> Path:
     try:
         with file.open("rb") as opened:
             if opened.read(len(_MAGIC)) != _MAGIC:
-                raise ClawError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}", "download it again", 2)
+                cure = "give the GGUF file itself, or the folder with the model's safetensors (a pointer of Git LFS is neither)"
+                raise ClawError(f"{file} is not a GGUF file: it does not begin with {_MAGIC.decode()}", cure, 2)
         if part := _PART.search(file.name):
             problem, cure = (
                 f"{file} is a model in {int(part[1])} parts",

@@ -34,7 +34,9 @@ def convert(file: Path, folder: Path) -> None:
         if "architecture" in reason or "Unrecognized configuration" in reason or "model type" in reason:
             cure = "choose a model of another architecture, or its safetensors on the hub"
             raise ClawError(f"transformers cannot read the architecture of {file}: {reason}", cure, 2) from error
-        raise ClawError(f"{file} is cut short or damaged: {reason}", "download it again", 2) from error
+        raise ClawError(
+            f"{file} is cut short or damaged: {reason}", "download it again; if it stays so, use its safetensors", 2
+        ) from error
     if missing:
         cure = "choose another GGUF file of the model, or its safetensors on the hub"
         raise ClawError(f"{file} lacks {len(missing)} weights, such as {sorted(missing)[0]}", cure, 2)

@@ -126,6 +126,8 @@ def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list
         except (BadNote, OSError) as error:
             if problems is not None:
                 problems.append(f"{path} is not a note: {error}")
+    if problems is not None:
+        problems += _left_out(notes_folder(run, key))
     return sorted(notes.values(), key=lambda note: (note.created_at, note.id))
 
 
@@ -146,6 +148,14 @@ def note_files(folder: Path) -> list[Path]:
         elif entry.is_file() and path.suffix == ".md":
             paths.append(path)
     return paths[:_MOST]
+
+
+def _left_out(folder: Path) -> list[str]:
+    """A sentence for each thing in a key's folder that somebody may have meant as a note."""
+    used = {path.parent if path.name == _SKILL else path for path in note_files(folder)}
+    others = [path for path in sorted(folder.glob("*")) if path not in used and not path.name.startswith(".")]
+    form = f"a note is ID.md or ID/{_SKILL}"
+    return [f"{path} is ignored: {'links are not followed' if path.is_symlink() else form}" for path in others]
 
 
 def read_note(path: Path) -> Note:

@@ -143,7 +143,14 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "link.md")
     (run.notes / "default" / "skill").mkdir()
     os.symlink(tmp_path / "secret.md", run.notes / "default" / "skill" / "SKILL.md")
-    assert read_notes(run, "default") == []
+    problems: list[str] = []
+    assert read_notes(run, "default", problems) == []
+    assert [problem.rpartition("/default/")[2].encode(errors="replace").decode() for problem in problems] == [
+        "br?ve.md is ignored: a note is ID.md or ID/SKILL.md",
+        "link.md is ignored: links are not followed",
+        "notes.txt is ignored: a note is ID.md or ID/SKILL.md",
+        "skill is ignored: a note is ID.md or ID/SKILL.md",
+    ]
 
 
 def test_a_file_that_is_no_note_is_found_by_its_name_and_can_be_deleted(run: RunDir) -> None:

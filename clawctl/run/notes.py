@@ -115,7 +115,7 @@ def notes_folder(run: RunDir, key: str) -> Path:
 def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list[Note]:
     """All notes of a key, oldest first. What cannot be read is left out; `problems` receives a sentence for each such file."""
     notes = dict[str, Note]()
-    for path in note_files(notes_folder(run, key)):
+    for path in note_files(notes_folder(run, key), problems):
         try:
             note = read_note(path)
             if note.id in notes:  # `ID/SKILL.md`, which stands first
@@ -126,36 +126,26 @@ def read_notes(run: RunDir, key: str, problems: list[str] | None = None) -> list
         except (BadNote, OSError) as error:
             if problems is not None:
                 problems.append(f"{path} is not a note: {error}")
-    if problems is not None:
-        problems += _left_out(notes_folder(run, key))
     return sorted(notes.values(), key=lambda note: (note.created_at, note.id))
 
 
-def note_files(folder: Path) -> list[Path]:
+def note_files(folder: Path, problems: list[str] | None = None) -> list[Path]:
     """The files of a key's notes: `ID.md`, or `ID/SKILL.md`. Links are not followed, because they may lead outside the run. A name
-    that is no text could be neither captured nor sent."""
+    that is no text could be neither captured nor sent. `problems` receives a sentence for what is ignored."""
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
     paths = []
     for entry in entries:
-        if entry.name.startswith(".") or entry.is_symlink() or not is_name(entry.name):
+        path = Path(entry.path, _SKILL) if entry.is_dir() else Path(entry.path)
+        if entry.name.startswith("."):
             continue
-        path = Path(entry.path)
-        if entry.is_dir() and (path / _SKILL).is_file() and not (path / _SKILL).is_symlink():
-            paths.append(path / _SKILL)
-        elif entry.is_file() and path.suffix == ".md":
+        if path.suffix == ".md" and is_name(entry.name) and path.is_file() and not (entry.is_symlink() or path.is_symlink()):
             paths.append(path)
+        elif problems is not None:
+            problems.append(f"{entry.path} is ignored: a note is a file ID.md or ID/{_SKILL}, and no link")
     return paths[:_MOST]
-
-
-def _left_out(folder: Path) -> list[str]:
-    """A sentence for each thing in a key's folder that somebody may have meant as a note."""
-    used = {path.parent if path.name == _SKILL else path for path in note_files(folder)}
-    others = [path for path in sorted(folder.glob("*")) if path not in used and not path.name.startswith(".")]
-    form = f"a note is ID.md or ID/{_SKILL}"
-    return [f"{path} is ignored: {'links are not followed' if path.is_symlink() else form}" for path in others]
 
 
 def read_note(path: Path) -> Note:

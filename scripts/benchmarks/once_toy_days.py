@@ -140,8 +140,8 @@ def rare(axis: str, seed: int) -> str:
 
 def met(circle: Circle, person: Person, axis: str, value: str, seed: int) -> float:
     """The share of the live version's answers without notes that have this value."""
-    asked = [talk(problem) for problem in make_problems(ANSWERS, seed, "eval")]
-    answers = circle.answers_at(circle.quiet("off", person.key), asked, MAX_TOKENS, seed)
+    requests = [talk(problem) for problem in make_problems(ANSWERS, seed, "eval")]
+    answers = circle.answers_at(circle.quiet("off", person.key), requests, MAX_TOKENS, seed)
     return sum(not unmet({axis: value}, answer) for answer in answers) / len(answers)
 
 

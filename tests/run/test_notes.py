@@ -146,10 +146,8 @@ def test_links_and_other_files_are_not_notes(run: RunDir, tmp_path: Path) -> Non
     problems: list[str] = []
     assert read_notes(run, "default", problems) == []
     assert [problem.rpartition("/default/")[2].encode(errors="replace").decode() for problem in problems] == [
-        "br?ve.md is ignored: a note is ID.md or ID/SKILL.md",
-        "link.md is ignored: links are not followed",
-        "notes.txt is ignored: a note is ID.md or ID/SKILL.md",
-        "skill is ignored: a note is ID.md or ID/SKILL.md",
+        f"{name} is ignored: a note is a file ID.md or ID/SKILL.md, and no link"
+        for name in ("br?ve.md", "link.md", "notes.txt", "skill")
     ]
 
 

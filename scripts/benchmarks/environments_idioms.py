@@ -3,7 +3,7 @@
 `forged_share` is the share of the cheats that get a reward, `wrong_accepted` that of honest modules that are wrong, and
 `honest_refused` that of honest modules that get none, also
 because their verdict is not trusted, and `honest_failed` the share of those that are trained as failures. Each test meets the six
-cheats of the referee's author, and a quarter of those of another author.
+cheats of the referee's author, a quarter of those of others, and the one that was written against it, if there is one.
 """
 
 import argparse
@@ -91,6 +91,8 @@ def read_idioms() -> dict[str, Idiom]:
 
 def cheat_of(idiom: Idiom, name: str) -> str:
     """The code of a module that defines the names of the honest one, and solves nothing."""
+    if name == "its own":
+        return str(idiom["forged"])
     kinds = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
     names = idiom.get("names", [node.name for node in ast.parse(idiom["work"]).body if isinstance(node, kinds)])
     default = "for name in set(NAMES) - set(globals()): globals()[name] = cheat\n" if name in FOREIGN else ""
@@ -109,6 +111,7 @@ async def _rows(is_quick: bool, seed: int) -> list[Row]:
     honest = await asyncio.gather(*(graded(idiom, None) for idiom in chosen.values()))
     attacks = [(name, cheat) for name in chosen for cheat in CHEATS]
     attacks += [(name, cheat) for at, name in enumerate(chosen) for cheat in list(FOREIGN)[(at + seed) % 4 :: 4]]
+    attacks += [(name, "its own") for name in chosen if "forged" in chosen[name]]
     grades = await asyncio.gather(*(graded(chosen[name], cheat_of(chosen[name], cheat)) for name, cheat in attacks))
     wrong = await asyncio.gather(*(graded(idiom, idiom["wrong"]) for idiom in chosen.values() if "wrong" in idiom))
     forged = [grade.value > 0 and grade.verdict == TRUSTED for grade in grades]

@@ -44,16 +44,21 @@ def passed(reference: dict[str, Any], ask: Callable[..., Any]) -> Any:
     if "error" in reference:
         name, base, text = reference["error"]
         return type(name, (getattr(builtins, base),), {})(text)
-    if reference["name"] is None:
-        return type("Given", (_Given,), {name: _special(name) for name in reference["special"]})(ask)
-    if reference.get("iterates"):
-        return _iterate(ask)
 
     def callback(*arguments: Any, **options: Any) -> Any:
         return ask(None, *arguments, **options)
 
-    callback.__name__ = callback.__qualname__ = reference["name"]
-    return callback
+    async def callback_later(*arguments: Any, **options: Any) -> Any:
+        return callback(*arguments, **options)
+
+    called = callback_later if reference.get("async") else callback
+    if reference["name"] is None:
+        special = {name: _special(name) for name in reference["special"]}
+        return type("Given", (_Given,), {**special, "__call__": staticmethod(called)})(ask)
+    if reference.get("iterates"):
+        return _iterate(ask)
+    called.__name__ = called.__qualname__ = reference["name"]
+    return called
 
 
 def _special(name: str) -> Callable[..., Any]:
@@ -77,9 +82,6 @@ class _Given:
 
     def __init__(self, ask: Any) -> None:
         self.__dict__["_ask"] = ask
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.__dict__["_ask"](None, *arguments, **options)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

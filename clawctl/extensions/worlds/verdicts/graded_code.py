@@ -286,14 +286,15 @@ class GradedProcess:
             return {**described, "module": value.__name__}
         if isinstance(value, type):
             bases = [self.encoded(base) for base in value.__bases__ if base is not object]
-            plain = next((base.__name__ for base in value.__mro__ if base.__module__ == "builtins"), "object")
+            at, plain = next((at, base) for at, base in enumerate(value.__mro__) if base.__module__ == "builtins")
+            hiding = [name for base in value.__mro__[:at] for name in vars(base) if name[0] != "_" and hasattr(plain, name)]
             is_enum = isinstance(value, enum.EnumMeta)
             if value.__module__.split(".")[0] in _GIVEN and issubclass(value, BaseException):
                 described |= {"given": [value.__module__, value.__qualname__]}
             fields = [field.name for field in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else None
             abstract = [base.__name__ for base in value.__mro__ if base.__module__ == "collections.abc"]
-            described |= {"abstract": abstract}
-            return {**described, "class": value.__name__, "plain": plain, "bases": bases, "enum": is_enum, "fields": fields}
+            described |= {"abstract": abstract, "hiding": hiding, "fields": fields}
+            return {**described, "class": value.__name__, "plain": plain.__name__, "bases": bases, "enum": is_enum}
         if inspect.isroutine(value):
             more = [name for name in dir(value) if name[0] != "_" and callable(getattr(value, name))]  # of `lru_cache`
             described |= {"async": inspect.iscoroutinefunction(value), "functions": more}

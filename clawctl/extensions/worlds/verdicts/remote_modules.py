@@ -9,6 +9,7 @@ import builtins
 import collections.abc
 import contextlib
 import dataclasses
+import inspect
 import io
 import itertools
 import json
@@ -20,7 +21,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from operator import is_not
@@ -219,7 +220,8 @@ class GradedSession:
                 return {"value": self._encoded(getattr(called, name))}
             if isinstance(called, Iterator) and not _is_given(called):
                 called = called.__next__
-            return {"value": self._encoded(called(*map(self._decoded, reply["arguments"]), **options))}
+            value = called(*map(self._decoded, reply["arguments"]), **options)
+            return {"value": self._encoded(_finished(value) if inspect.iscoroutine(value) else value)}
         except Exception as error:  # noqa: BLE001 the test's own, which the graded code may expect
             return {"raised": self._encoded(error)}
 
@@ -238,6 +240,7 @@ class GradedSession:
         reference: dict[str, Any] = {
             "callable": at,
             "name": None if _is_given(value) else str(getattr(value, "__name__", "callback")),
+            "async": inspect.iscoroutinefunction(value),
         }
         if is_error:
             base = next(kind for kind in type(value).__mro__ if getattr(builtins, kind.__name__, None) is kind)
@@ -304,6 +307,8 @@ class GradedSession:
         attributes: dict[str, Any] = {f"{OWN}id": number, f"{OWN}session": self, f"{OWN}enum": described["enum"]}
         if any(issubclass(base, SystemExit) for base in bases):
             attributes["code"] = _Exit.code
+        for name in map(str, described["hiding"]):  # `count`, a field of a named tuple, is also a method of every tuple
+            attributes.setdefault(name, property(partial(RemoteObject.__getattr__, name=name)))
         if described["fields"] is not None:  # for `asdict` and `replace`
             made: Any = dataclasses.make_dataclass("Fields", map(str, described["fields"]))
             attributes["__dataclass_fields__"] = made.__dataclass_fields__
@@ -348,6 +353,17 @@ _Exit.__name__ = _Exit.__qualname__ = "SystemExit"
 def _line_of_input() -> str:
     """A line of what a test has put in the place of the standard input."""
     return "" if sys.stdin is sys.__stdin__ else sys.stdin.readline()
+
+
+def _finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine of the test that waits for nothing but other coroutines. The loop of the test cannot run now."""
+    try:
+        while (waits_for := coroutine.send(None)) is None:  # `asyncio.sleep(0)`
+            pass
+    except StopIteration as end:
+        return end.value
+    coroutine.close()
+    raise TypeError(f"a function of the test that waits for {waits_for!r} cannot be given to the graded code")
 
 
 def _held(container: Any) -> list[int]:

@@ -81,6 +81,8 @@ class RemoteObject(metaclass=RemoteType):
         if f"{OWN}given" not in self.__dict__ and not self.__dict__.get(f"{OWN}named"):  # any other may say yes to everything
             if isinstance(value, bool):
                 session.claims.append(f"the attribute {name} of an object")
+            elif isinstance(value, RemoteObject):
+                value.__dict__[f"{OWN}inner"] = True
             elif callable(value) and not isinstance(value, type):
                 return _watched(session, value, name)
         return value
@@ -194,12 +196,15 @@ def _watched(session: Any, function: Callable[..., Any], name: str) -> Callable[
 
 
 def _forward(name: str, is_claim: bool) -> Callable[..., Any]:
-    def call(self: RemoteObject, *arguments: Any) -> Any:
+    def call(self: RemoteObject, *arguments: Any, **options: Any) -> Any:
         session: Any = type(self)._clawctl_session
         if is_claim:
             session.claims.append(f"{name} of an object of {type(self).__name__}")
         if name == "__call__":
-            return session.ask("call", self, *arguments)
+            result = session.ask("call", self, *arguments, **options)
+            if isinstance(result, bool) and self.__dict__.get(f"{OWN}inner"):
+                session.claims.append("a call of an object that another one holds")
+            return result
         if name == "__exit__":
             return _ended(session, session.ask("special", self, name, arguments[1]), arguments)
         return session.ask("special", self, name, *arguments)

@@ -507,6 +507,39 @@ def test_a_question_of_how_to_get_in_asks_for_a_secret(question: str, answer: st
 
 
 @needs("secrets")
+@pytest.mark.parametrize(
+    ("said", "secret"),
+    [
+        (("The porter has the code. Do you have it?", "he said C4471 today"), "C4471"),
+        (("The vault is sealed. Unseal key:", "use hQ9/2vLpXk0Zt7RyWb5NcGs1HdJfEu8aIo3KqTx4="), "hQ9/2vLpXk0Z"),
+        (("What do I type to join?", "kellertreppe42links"), "kellertreppe42links"),
+        (("Hello! The key is in the small box right of the door. Turn to 0-9-1-5 and push.",), "0-9-1-5"),
+        (("La voisine a laissé un mot : « boîte à clés, 3-6-8-5, merci »",), "3-6-8-5"),
+        (("the shed's 4 2 1 2, by the way",), "4 2 1 2"),
+    ],
+    ids=range(6),
+)
+def test_codes_of_doors_keys_with_slashes_and_digits_set_apart_by_a_lock_are_found(said: tuple[str, ...], secret: str) -> None:
+    messages = users("hi", *said) if len(said) > 1 else [{"role": "user", "content": said[0]}]
+    assert secret not in Redactor(ALWAYS).messages(messages)[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("When did you last change the password?", "2021 i think"),
+        ("What's the public key of the new peer?", "hQ9/2vLpXk0Zt7RyWb5NcGs1HdJfEu8aIo3KqTx4="),
+        ("What was the score at the door of the club?", "we won the set, they said 6-4, 7-5"),
+        ("log", '{"user": "kim", "password": "[FILTERED]"}'),
+    ],
+    ids=range(4),
+)
+def test_when_public_keys_scores_and_filtered_values_stay(said: tuple[str, str]) -> None:
+    messages = users("hi", *said)
+    assert Redactor(ALWAYS).messages(messages) == messages
+
+
+@needs("secrets")
 def test_a_person_who_quotes_a_request_for_a_secret_tells_it_later() -> None:
     said = users(
         "the installer says 'Please enter your product key'", "It is in the e-mail. Can you find it?", "HJ4T-99QX-MM2C-ZK07"

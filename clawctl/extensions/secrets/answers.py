@@ -21,6 +21,7 @@ from clawctl.extensions.secrets.values import (
     is_stand_in,
     is_strong_key,
     is_stronger_password,
+    is_wordy,
 )
 from clawctl.extensions.secrets.vocabulary import IDS, LISTS
 
@@ -72,7 +73,8 @@ _PHRASE = regex(r"[^\W\d_A-Z]{1,12}(?: [^\W\d_A-Z]{1,12}){2,23}")
 _SIGNED = regex(r"[^\W\d_]{3,}[&*#$%^+=!~][^\W\d_]{2,}|[a-z]{3,}[A-Z][a-z]{3,}[!?*#]?")
 _RUN = regex(r"[^\s\u3000-\u9fff\uac00-\ud7af\uff00-\uff65]{4,}")
 _ASSIGNED = regex(r"\w{2,20}=(?=[^=])")  # `value=…`
-_KEYPAD = regex(r"\d{1,3}[A-Z]\d{1,3}")  # `58A2`, as doors have
+_KEYPAD = regex(r"\d{1,3}[A-Z]\d{1,3}|[A-Z]\d{4,5}|\d{4,5}[A-Z]")  # `58A2`, as doors have
+_KEY = regex(r"(?=\S*\d)(?=\S*[a-z])(?=\S*[A-Z])[A-Za-z0-9+/_-]{24,}={0,2}")  # base64, which may have slashes
 _ENDINGS = regex(r"(?i)(?:(?&endings)|ment)$")
 _JOINED = regex(r"[^\W\d_]{3,14}(?:[-_.][^\W\d_]{2,14}){2,5}")
 _PART = regex(r"(?:^|[.,;:!?…(\n]) ?(?P<value>[a-z]{3,10}(?: [a-z]{3,10}){2,5})(?=[.,;:!?…)\n]|$)")
@@ -245,6 +247,8 @@ def _is_typed(bare: str, wanted: Wanted) -> bool:
     """Whether a run without spaces is a password or a key, and not a word, a measure, an address or a path."""
     if _KEYPAD.fullmatch(bare):
         return bool(wanted & Wanted.DIGITS)
+    if wanted & Wanted.KEY and _KEY.fullmatch(bare) and not is_wordy(bare):
+        return True
     if len(bare) < 5 or _ADDRESS.match(bare) or is_stand_in(bare) or (bare[0].isalpha() and TECHNICAL.match(bare)):
         return False
     if _MEASURE.fullmatch(bare) or (not wanted & Wanted.TEXT and _NUMBERED.fullmatch(bare)):

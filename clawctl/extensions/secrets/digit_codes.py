@@ -29,6 +29,7 @@ _CODE = regex(
     ))(?P<keys>[#*]{0,2}+)(?![A-Za-z_%€$£¥₹₽°²\u00c0-\u024f\u0400-\u04ff]|[./:]\d|,\d(?!\d?[\u4e00-\u9fff])|-\w|[ ]?[%€$£¥₹₽°])""",
     re.VERBOSE,
 )  # fmt: skip
+_SET_APART, _NEAR = regex(r"\d(?:-\d){2,7}|\d(?: \d){3,7}"), 60  # single digits, which are no count and seldom a score
 _DATE = regex(r"(?:19|20)\d\d-(?:19|20)\d\d|\d{4}-\d\d?-\d\d?|\d\d?-\d\d?-(?:19|20)\d\d")
 _YEAR = regex(r"(?:19[5-9]|20[0-4])\d")
 _END = regex(r"(?:[.!;](?=\s|$)|[。！；!]|\n|\\[nr])")
@@ -247,8 +248,14 @@ class _Region:
             self._is_opened_with(after, floor, start, end, value, joined)
             or self._named_behind(after, floor, end, ceiling, value, joined)
             or (3 <= digits <= 4 and self._is_on_back(floor, start, joined))
+            or (_SET_APART.fullmatch(value) is not None and self._is_by_lock(start, end, ceiling))
             or (on_keypad and any(word.meaning & (NAMES | Meaning.LOCK | Meaning.KEYBOX) for word in self._between(floor, start)))
         )
+
+    def _is_by_lock(self, start: int, end: int, ceiling: int) -> bool:
+        """Whether what a code opens is near: `The key is in the box by the door. Turn to 0-7-1-5`."""
+        near = self._between(max(self.start, start - _NEAR), start) + self._between(end, min(ceiling, end + _NEAR))
+        return any(word.meaning & (Meaning.LOCK | Meaning.KEYBOX) for word in near)
 
     def _is_joined(self, before: int, floor: int, start: int) -> bool:
         """Whether a verb joins the number to its name: `… is 4471`, `… est le 4471`."""

@@ -97,7 +97,7 @@ _WORD_9 = regex(r"[a-z]{9}")
 
 _TEMPLATE = regex(
     r"""(?ix) <[^>]*>?$ | [x*!]:\d+: | \{ | \$ (?:[({]|\d+$|[a-z_]\w*(?:$|[\[/:.,;)"'\s@|\\<>&+=?-])|(?:argon2|pbkdf2|scrypt|bcrypt)[\w-]*\$) | %\w+% $ | %[a-z]{1,3} $ | % [({] | \[redacted: | @\w+@ $ | \.{3} | x{3,} | my[_-]?(?:password|secret|token|key)
-    | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | secrets?\. (?=[a-z]|$)
+    | (?:sk|pk)-(?:x+|\.+|your) | pk_(?:live|test)_ | [*•.\#x·-]+ $ | \[?redact | \[(?:filter|mask|hidden|omit|remov) | secrets?\. (?=[a-z]|$)
     | (?:your|enter|insert|replace|change|put|add|set|todo|fixme|example|dummy|placeholder|sample) (?:[_. -](?=[a-z]|$) | $ | (?-i:(?=[A-Z])) | (?:me|my|the|your|here|this|it\b|with|own\b|new|some|a?strong|random|real|value|text|data|string|user|db|pass|pw|secret|token|key|api|code))
     | \(\s | \)\.[a-z_] | \(\( | \^?[(\[](?:\?|[\^A-Za-z]-|\\[a-z]) | \(?(?:optional|again|required|hidden|empty|none)\b | &lt; | \#\{ | !(?:vault|secret|ref|sub|env) | op:// | vault: | env[.:] | \[(?:ref|active|checked|cursor|disabled|expanded|level|pressed|required|selected)[=\]] | \d{1,3},[a-z_$][\w$]*: | process\.env | arn: | projects/ | enc\[ | keyring | \.[*+] | [@%$]env\b"""
 )

@@ -136,7 +136,10 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
 AUTHORS = ("thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth")
 
 
-def author_rows(author: str) -> list[Row]:
+PAIRS = "pairs of a secret and a look-alike"  # by who mends the rules; many of the secrets are in ordinary words
+
+
+def author_rows(author: str, case: str = "") -> list[Row]:
     """Conversations by an author who had not read the rules: secrets that are asked for or pasted, and harmless look-alikes. A
     secret counts as found if no message has it, a harmless conversation as redacted if any message changes. The rules were changed
     after each author's first run, whose rows docs/benchmarks.md keeps."""
@@ -148,7 +151,7 @@ def author_rows(author: str) -> list[Row]:
         secrets += len(line["secrets"])
         harmless += not line["secrets"]
         redacted += not line["secrets"] and clean != line["messages"]
-    case = f"{author} author: conversations"
+    case = case or f"{author} author: conversations"
     return [
         Row(case, "recall", hidden / secrets, "share"),
         Row(case, "false_positive_rate", redacted / harmless, "share"),
@@ -164,6 +167,7 @@ def rows(count: int, seed: int = 0) -> list[Row]:
     lost, answers, turns = lost_turns(max(1, count // 10), random.Random(seed))
     return [
         *(row for author in AUTHORS for row in author_rows(author)),
+        *author_rows("pairs", PAIRS),
         Row("asked and told", "asked_then_told_kept", kept, "conversations"),
         Row("asked and told", "ordinary_answers_hidden", hidden, "conversations"),
         Row("asked and told", "conversations", len(own_examples), "conversations"),

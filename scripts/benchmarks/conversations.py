@@ -133,7 +133,7 @@ def lost_turns(count: int, draw: random.Random) -> tuple[int, int, int]:
     return lost, kept, turns
 
 
-AUTHORS = ("thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth")
+AUTHORS = ("thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth", "nineteenth", "twentieth")
 
 
 PAIRS = "pairs of a secret and a look-alike"  # by who mends the rules; many of the secrets are in ordinary words

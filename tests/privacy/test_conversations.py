@@ -342,6 +342,7 @@ def test_records_notes_and_calls_show_their_secret(text: str, secret: str) -> No
     "said",
     [
         ("The manual says to try 4242 4242 4242 4242. Is that a card?",),
+        ("he says test the form with 4242 4242 4242 4242, is that a card",),
         ("which number tests 3ds again", "4000 0027 6000 3184, it is in stripe's docs."),
         ("my calls fail", "What codes do you get back?", "429 then 503 then 200, retry-after 30"),
         ("a fee", "What is the merchant category code?", "5814, fast food"),
@@ -349,7 +350,7 @@ def test_records_notes_and_calls_show_their_secret(text: str, secret: str) -> No
         ('violates foreign key constraint "fees_fkey" DETAIL: Key (tx_id)=(7710245) is not present',),
         ("ssh fails: incorrect passphrase supplied", "key ~/.ssh/id_gate is encrypted."),
     ],
-    ids=range(7),
+    ids=range(8),
 )
 def test_test_cards_status_codes_and_rows_of_a_database_stay(said: tuple[str, ...]) -> None:
     assert Redactor(ALWAYS).messages(users(*said)) == users(*said)

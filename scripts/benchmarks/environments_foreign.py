@@ -18,6 +18,7 @@ from typing import Any
 
 from clawctl.environments.checking import CheckedTask, check
 from clawctl.extensions.worlds.sandbox import open_sandbox
+from scripts.benchmarks.environments_foreign_rows import HARBOR_TEST, HARBOR_TOML, QUESTIONS, bfcl3, repositories
 from scripts.benchmarks.environments_harness import write_task
 from scripts.benchmarks.table import Row
 
@@ -220,6 +221,36 @@ def write_bfcl(folder: Path) -> Foreign:
     return Foreign("bfcl", findings | {"irrelevance_0": "playable", "BFCL_v4_multi_turn_base": "not playable"})
 
 
+def write_rows(folder: Path, name: str) -> Foreign:
+    rows, task = QUESTIONS[name] if name in QUESTIONS else (repositories(folder / f"{name}-repositories")[name][0], "prices-1")
+    found = {task: "playable"} if name != "multi-swe" else {"mui__material-ui-11451": "not playable"}
+    write(folder / name, {f"{name}.jsonl": f"{json.dumps(rows)}\n"})
+    return Foreign(
+        f"{name}/{name}.jsonl", found, {} if name in QUESTIONS else {"repositories": str(folder / f"{name}-repositories")}
+    )
+
+
+def write_bfcl3(folder: Path) -> Foreign:
+    write(folder / "bfcl3", bfcl3())
+    return Foreign("bfcl3", {"simple_0": "playable"})
+
+
+def write_harbor2(folder: Path) -> Foreign:
+    files = {
+        "instruction.md": "Create hello.txt.\n", "task.toml": HARBOR_TOML, "tests/test.sh": HARBOR_TEST,
+        "environment/Dockerfile": "FROM python:3.13-slim-bookworm\n\nWORKDIR /app\n", "tests/test_outputs.py": _OLD_TEST,
+        "solution/solve.sh": "#!/bin/bash\nset -euo pipefail\necho 'Hello, world!' > hello.txt\n",
+    }  # fmt: skip
+    write(folder / "terminal-bench-2/hello", files)
+    return Foreign("terminal-bench-2", {"hello": "playable"})
+
+
+def write_clone(folder: Path) -> Foreign:
+    code = "import verifiers as vf\n\n\ndef load_environment(**options):\n    return vf.SingleTurnEnv(dataset=None, rubric=None)\n"
+    write(folder / "my-clone", {"vf_math.py": code, "pyproject.toml": '[project]\nname = "vf-math"\nversion = "0.1.0"\n'})
+    return Foreign("my-clone", {"my-clone": "not playable"})
+
+
 def write_gym(folder: Path) -> Foreign:
     findings = {"chain_sum": "playable", "countdown": "playable", "no_such_family": "not playable"}
     return Foreign("toolcall", findings, {"gym": ",".join(findings)})
@@ -302,6 +333,8 @@ def write_miniwob(folder: Path) -> Foreign:
 
 WRITERS: tuple[Callable[[Path], Foreign], ...] = (
     write_harbor, write_terminal_bench, write_swe_bench, write_swe_smith, write_r2e, write_questions, write_aime, write_bfcl,
+    *(partial(write_rows, name=name) for name in (*QUESTIONS, "swe-gym", "swe-rebench", "swe-bench-pro", "nemo-swe", "multi-swe")),
+    write_bfcl3, write_harbor2, write_clone,
     write_gym, *(partial(write_verifiers, name=name) for name in ("guess", "parcel")),
     *(partial(write_openenv, name=name) for name in ("echo_env", "lacks_env", "exits_env", "broken_env")),
     write_miniwob,
@@ -367,6 +400,8 @@ TRUE: dict[str, tuple[str, Callable[[Path], bool]]] = {
     "swe-bench/rows.jsonl list-1": ("is no list", _has("swe-bench/rows.jsonl", 'test_pri"')),
     "parcel parcel": ("verifiers before 0.4", _lacks("parcel/parcel/env.py", "load_taskset")),
     "exits_env exits_env": ("did not start: RuntimeError: no key", lambda _: True),
+    "my-clone my-clone": ("verifiers before 0.4", _lacks("my-clone/vf_math.py", "load_taskset")),
+    "multi-swe/multi-swe.jsonl mui__material-ui-11451": ("has no verdict", _lacks("multi-swe/multi-swe.jsonl", "FAIL_TO_PASS")),
     "guess guess": ("verifiers before 0.4", _lacks("guess/guess.py", "load_taskset")),
     "lacks_env lacks_env": ("No module named 'module_of_nobody'", lambda _: cannot_import("module_of_nobody")),
     "broken_env broken_env": ("no episode begins", lambda _: True),

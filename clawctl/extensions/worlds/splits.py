@@ -47,10 +47,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
         return list(pyarrow.parquet.read_table(path).to_pylist())
     text = path.read_text(encoding="utf-8")
-    rows = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in text.splitlines() if line.strip()]
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    rows = json.loads(text) if text.lstrip().startswith("[") else [_row(line, number) for number, line in lines]
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError("some of its rows are not mappings")
     return list(rows)
+
+
+def _row(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number} is no JSON: {str(error).partition(': line')[0]}") from error
 
 
 def rows_of(every: Sequence[Row], digest: Callable[[Row], int], split: Split, count: int, seed: int) -> list[Row]:

@@ -202,6 +202,11 @@ def test_rows_of_swe_bench_are_read_and_bad_ones_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row()) + "\n")
     assert read_rows(path, None)[0].tests == ("tests/test_a.py::test_x",)
+    pro = {"fail_to_pass": "['tests/test_a.py::test_x']", "pass_to_pass": "[]"}
+    inner = {"responses_create_params": {"metadata": {"instance_dict": json.dumps(row())}}}
+    for given in ({name: value for name, value in (row() | pro).items() if name != "FAIL_TO_PASS"}, inner):
+        path.write_text(json.dumps(given))
+        assert read_rows(path, None)[0].tests == ("tests/test_a.py::test_x",)
     for changes, problem in (({"FAIL_TO_PASS": []}, "no verdict"), ({"files": None, "repo": "a/b"}, "not on this machine")):
         path.write_text(json.dumps(row(**changes)))
         with pytest.raises(ClawError, match=problem):
@@ -214,11 +219,17 @@ def test_questions_of_several_data_sets_are_read(tmp_path: Path) -> None:
         {"prompt": [{"role": "user", "content": "1+1?"}], "reward_model": {"ground_truth": "2"}},
         {"Problem": "3+4?", "Answer": 7},
         {"question": "2*3?", "answer": "so\n#### 6"},
+        {"question": "4/8?", "final_answer": "1/2"},
+        {"expected_answer": "9", "responses_create_params": {"input": [{"role": "user", "content": "3*3?"}]}},
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert [(question.text, question.answer) for question in read_questions(path)] == [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6")]
+    wanted = [("1+1?", "2"), ("3+4?", "7"), ("2*3?", "6"), ("4/8?", "1/2"), ("3*3?", "9")]
+    assert [(question.text, question.answer) for question in read_questions(path)] == wanted
     path.write_text(json.dumps({"question": "2*3?"}))
     with pytest.raises(ClawError, match="has no verdict"):
+        read_questions(path)
+    path.write_text('{"question": "2*3?", "answer": "6"}\n{"question": "2*')
+    with pytest.raises(ClawError, match="line 2 is no JSON: Unterminated string"):
         read_questions(path)
 
 

@@ -160,7 +160,12 @@ def legacy_file(taskset: str) -> Path | None:
     path = Path(taskset).expanduser()
     name = path.name.replace("-", "_")
     packages = [folder for folder in (path, path / name, path / "src" / name) if (folder / "__init__.py").is_file()]
-    files = [path, path / f"{name}.py", *(file for package in packages for file in sorted(package.glob("*.py")))]
+    files = [
+        path,
+        path / f"{name}.py",
+        *path.glob("*.py"),
+        *(file for package in packages for file in sorted(package.glob("*.py"))),
+    ]
     texts = {file: file.read_text(encoding="utf-8", errors="replace") for file in files if file.suffix == ".py" and file.is_file()}
     defined = {file: set(_DEFINED.findall(text)) for file, text in texts.items()}
     is_new = any({"load_taskset", "Taskset"} & names for names in defined.values()) or "verifiers.v1" in "".join(texts.values())

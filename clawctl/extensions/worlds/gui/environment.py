@@ -26,7 +26,7 @@ from clawctl.extensions.worlds.gui.actions import (
     written,
 )
 from clawctl.extensions.worlds.gui.browser import find_chromium
-from clawctl.extensions.worlds.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, page_names
+from clawctl.extensions.worlds.gui.miniwob import MiniWobSite, MiniWobTask, find_folder, has_pages, page_names
 from clawctl.extensions.worlds.gui.page import LOAD_S, Page, PageCrashed, Site, open_page
 from clawctl.extensions.worlds.gui.sites import DRAWN, FAMILIES, DrawnSite, SiteTask, draw_site
 from clawctl.extensions.worlds.sandbox import SandboxFailed
@@ -94,8 +94,7 @@ class Gui:
     @staticmethod
     def check_place(place: str, options: Mapping[str, Any]) -> list[CheckedTask] | None:
         """Load each page of a folder in MiniWoB's layout, and do nothing."""
-        folder = Path(place).expanduser()
-        if not place or not (folder / "core" / "core.js").is_file():
+        if not place or not has_pages(Path(place).expanduser()):
             return None
         gui = Gui(**{**options, "path": place})
         tasks = gui.tasks("train", len(gui._names), 0)

@@ -80,9 +80,18 @@ def find_folder(path: str | None) -> Path:
             raise ClawError("MiniWoB's pages are not installed", _CURE, 2)
         return (Path(spec.origin).parent / "html").resolve()
     folder = Path(path).expanduser().resolve()
-    if not (folder / "core" / "core.js").is_file() or not (folder / "miniwob").is_dir():
+    if not has_pages(folder):
         raise ClawError(f"{folder} has no pages in MiniWoB's layout", _CURE, 2)
-    return folder
+    return folder if _is_layout(folder) else folder / "html"
+
+
+def has_pages(folder: Path) -> bool:
+    """Whether a folder has MiniWoB's layout, or its package's, with `html` above it."""
+    return _is_layout(folder) or _is_layout(folder / "html")
+
+
+def _is_layout(folder: Path) -> bool:
+    return (folder / "core" / "core.js").is_file() and (folder / "miniwob").is_dir()
 
 
 def page_names(folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ In SWE-smith's rows, `patch` makes the fault, and the repository as it is solves
 are in an image alone.
 """
 
+import ast
 import json
 import subprocess
 from collections.abc import Mapping
@@ -61,9 +62,17 @@ def read_rows(path: Path, repositories: Path | None, bad: list[tuple[dict[str, A
 def file_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON, JSON-lines or Parquet file. Raises ClawError (exit code 2)."""
     try:
-        return splits.read_rows(path)
+        return list(map(_inner, splits.read_rows(path)))
     except (OSError, ValueError) as error:
         raise ClawError(f"{path} cannot be read as rows of tasks: {error}", splits.ROWS_ARE, 2) from error
+
+
+def _inner(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of SWE-bench in a row of NeMo Gym, and one of SWE-bench Pro with the usual names."""
+    given = row.get("responses_create_params")
+    inner = given.get("metadata", {}).get("instance_dict") if isinstance(given, dict) else None
+    row = json.loads(inner) if isinstance(inner, str) else row
+    return {**row, **{name.upper(): row[name] for name in ("fail_to_pass", "pass_to_pass") if name in row}}
 
 
 def is_row(row: Mapping[str, Any]) -> bool:
@@ -92,11 +101,18 @@ def _task(row: dict[str, Any], path: Path, repositories: Path | None) -> SweTask
 
 
 def _names(names: Any) -> list[str]:
-    """The names in a list, or in a list encoded as JSON."""
+    """The names in a list, or in a list as JSON or Python writes it."""
     try:
-        return [str(name) for name in (json.loads(names) if isinstance(names, str) else names)]
-    except (ValueError, TypeError) as error:
+        return [str(name) for name in (_list(names) if isinstance(names, str) else names)]
+    except (ValueError, TypeError, SyntaxError) as error:
         raise ClawError(f"a row names its tests by {names!r:.80}, which is no list: {error}", _CURE, 2) from error
+
+
+def _list(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return ast.literal_eval(text)
 
 
 def _checked_out(row: dict[str, Any], path: Path, repositories: Path | None) -> dict[str, bytes]:

@@ -29,6 +29,10 @@ _NAMED = {
 }
 _SIGNS = re.compile(rf"[{''.join(_NAMED)}]|(?![0-9])\d|[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+|[¼½¾⅐-⅞]")
 _ROOT = re.compile(r"√\(?(\w+)\)?")
+_MIXED = re.compile(r"(-?\d+) +(\d+)/(\d+)")
+_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)(?!\d{3}(?!\d))")  # of a decimal number: three digits behind it could be thousands
+_THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:(?:\\,\d{3})+|(?:\.\d{3}){2,})(?![\w.]*\d)")
+_CASES = re.compile(r"\\begin\{cases\}([^&]*)\\end\{cases\}")
 _BELOW = re.compile(r"\s*(<|\\leq?(?![A-Za-z])|≤)\s*")
 
 
@@ -86,10 +90,18 @@ def bare(reply: str) -> str:
     return rf"\boxed{{{last}}}" if is_bare else reply.replace("`", "") if "```" not in reply else reply
 
 
+def grouped(text: str) -> str:
+    """Numbers with a decimal point and no groups of thousands, where a text can mean nothing else: 3{,}5 and 1.000.000."""
+    return _COMMA.sub(".", _THOUSANDS.sub(lambda number: re.sub(r"\D", "", number[0]), text))
+
+
 def normal(text: str) -> str:
     """Mathematics in a form that math-verify reads: fractions for repeating decimals, intervals, and decimal digits of ASCII."""
     text = _SIGNS.sub(lambda sign: _latex(sign[0]), _ROOT.sub(r"\\sqrt{\1}", text)).replace("\\varnothing", "\\emptyset")
     text = _REPEATING.sub(lambda match: _fraction(*match.groups()), text)
+    text = _CASES.sub(lambda cases: cases[1].replace(r"\\", ",").strip(), text)
+    if mixed := _MIXED.fullmatch(text.strip()):
+        return rf"{mixed[1]}\frac{{{mixed[2]}}}{{{mixed[3]}}}"
     parts = _BELOW.split(text)
     if len(parts) == 5 and re.fullmatch("[A-Za-z]", parts[2]):
         return f"{'(' if parts[1] == '<' else '['}{parts[0]}, {parts[4]}{')' if parts[3] == '<' else ']'}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clawctl.environments import Split, Task
 from clawctl.errors import ClawError
-from clawctl.extensions.worlds.toolcall.calls import CATEGORIES
+from clawctl.extensions.worlds.toolcall.calls import CATEGORIES, FORMER
 from clawctl.extensions.worlds.toolcall.environment import ToolCall
 from clawctl.extensions.worlds.toolcall.questions import Question, read_questions
 
@@ -54,7 +54,8 @@ def _installed() -> Path:
 
 
 def _read(folder: Path, category: str) -> list[Question]:
-    files = sorted(path for path in folder.glob("BFCL_v*.json") if re.fullmatch(rf"BFCL_v\d+_{category}", path.stem))
+    names = "|".join([category, *(former for former, name in FORMER.items() if name == category)])
+    files = sorted(path for path in folder.glob("BFCL_v*.json") if re.fullmatch(rf"BFCL_v\d+_(?:{names})", path.stem))
     if not files:
         raise ClawError(f"{folder} has no BFCL_v4_{category}.json", "set path to the folder `data` of bfcl-eval", 2)
     rows = enumerate(read_questions(files[-1]))

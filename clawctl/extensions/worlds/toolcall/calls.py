@@ -9,6 +9,7 @@ CATEGORIES = (  # of BFCL: one turn, and Python's types
     "simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance", "live_simple", "live_multiple", "live_parallel",
     "live_parallel_multiple", "live_irrelevance", "live_relevance",
 )  # fmt: skip
+FORMER = {"simple": "simple_python"}  # before BFCL v4
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (float, int), "boolean": (bool,), "array": (list,), "object": (dict,),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 from clawctl.environments.checking import CheckedTask
 from clawctl.errors import ClawError
 from clawctl.extensions.worlds.checking import left_out
-from clawctl.extensions.worlds.toolcall.calls import CATEGORIES, is_same_call, plain_name
+from clawctl.extensions.worlds.toolcall.calls import CATEGORIES, FORMER, is_same_call, plain_name
 from clawctl.extensions.worlds.toolcall.questions import Question, decide, gym_questions, read_questions
 
 _QUESTIONS_OF_A_FAMILY = 5
@@ -25,7 +25,7 @@ def check_questions(place: str, options: Mapping[str, Any]) -> list[CheckedTask]
 
 def _check_file(path: Path) -> list[CheckedTask]:
     category = path.stem.split("_", 2)[-1] if path.stem.startswith("BFCL_v") else None
-    if category is not None and category not in CATEGORIES:
+    if category is not None and FORMER.get(category, category) not in CATEGORIES:
         reason = f"BFCL's category {category} needs simulated systems, a search or another language -> play {', '.join(CATEGORIES)}"
         return [CheckedTask(path.stem, "not playable", reason)]
     bad = list[tuple[Any, ClawError]]()

@@ -18,6 +18,7 @@ from clawctl.extensions.worlds.toolcall.as_written import (
     UNSURE,
     bare,
     choice_and_value,
+    grouped,
     is_literal,
     is_refused,
     normal,
@@ -45,6 +46,7 @@ _SOLVED = re.compile(rf"\b([a-z])\s*=\s*({_ONE})")  # x = -3, x = 0 and x = 3
 _MAY = re.compile(r"\b(?:could|might|may|can) be\b", re.IGNORECASE)
 _BESIDE = re.compile(r"(?:[\s$.,;*]|\bor\b|\band\b|\\text\{\s*(?:or|and)\s*\})*")  # between two boxes that are both the answer
 _RELATION = re.compile(r"\\(?:(?:long)?rightarrow|to|lor|vee|geq?|leq?|neq?)\b|[<>≤≥≠→]")
+_ANSWERS = ("answer", "Answer", "final_answer", "expected_answer", "solution")
 _CURE = "each row needs a question (question, problem or prompt) and an answer (answer, solution or reward_model.ground_truth)"
 
 
@@ -126,7 +128,8 @@ def read_questions(path: Path, bad: list[tuple[Any, ClawError]] | None = None) -
 
 def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, Any]) -> Question:
     name = str(row.get("id", row.get("ID", f"{path.stem}-{number}")))
-    text = _text_of(next((row[key] for key in ("question", "problem", "Problem", "prompt") if row.get(key)), ""))
+    row = {**(row.get("responses_create_params") or {}), **row}  # NeMo Gym's: `input` has the messages
+    text = _text_of(next((row[key] for key in ("question", "problem", "Problem", "prompt", "input") if row.get(key)), ""))
     if "function" in row:
         is_relevance, is_irrelevance = "_relevance" in path.stem, "irrelevance" in path.stem
         if name not in answers and not (is_relevance or is_irrelevance):
@@ -136,7 +139,7 @@ def _question(row: dict[str, Any], number: int, path: Path, answers: dict[str, A
     model = row.get("reward_model")
     answer = model.get("ground_truth") if isinstance(model, dict) else None
     if answer is None:
-        answer = next((row[key] for key in ("answer", "Answer", "solution") if row.get(key) is not None), None)
+        answer = next((row[key] for key in _ANSWERS if row.get(key) is not None), None)
     if not text or answer is None:
         raise ClawError(f"row {number + 1} of {path} has no {'verdict' if text else 'question'}", _CURE, 2)
     boxed = BOXED.findall(str(answer))
@@ -167,7 +170,8 @@ def decide(reply: str, question: Question) -> tuple[bool, str]:
         reply = _SUM.sub("", reply)  # a sum that is only repeated has the right value, and is no answer
     if parts := choice_and_value(question.answer.strip()):
         return max(decide(reply, replace(question, answer=answer)) for answer in parts)
-    wanted = normal(question.answer.strip())
+    wanted = normal(grouped(question.answer.strip()))
+    reply = reply if "," in wanted else grouped(reply)  # a wanted 3,5 has a decimal comma, or is a list
     reply = BOXED.sub(lambda box: rf"\boxed{{{normal(_chosen(box[1], wanted))}}}", reply)
     boxed = BOXED.findall(reply)
     if not boxed:

@@ -223,10 +223,10 @@ def write_bfcl(folder: Path) -> Foreign:
 
 def write_rows(folder: Path, name: str) -> Foreign:
     rows, task = QUESTIONS[name] if name in QUESTIONS else (repositories(folder / f"{name}-repositories")[name][0], "prices-1")
-    found = {task: "playable"} if name != "multi-swe" else {"mui__material-ui-11451": "not playable"}
+    findings = {task: "playable"} if name != "multi-swe" else {"mui__material-ui-11451": "not playable"}
     write(folder / name, {f"{name}.jsonl": f"{json.dumps(rows)}\n"})
     return Foreign(
-        f"{name}/{name}.jsonl", found, {} if name in QUESTIONS else {"repositories": str(folder / f"{name}-repositories")}
+        f"{name}/{name}.jsonl", findings, {} if name in QUESTIONS else {"repositories": str(folder / f"{name}-repositories")}
     )
 
 

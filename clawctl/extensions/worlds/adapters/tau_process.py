@@ -82,10 +82,10 @@ def episode(domain: str, task: Any, request: dict[str, Any]) -> dict[str, Any]:
     judged.DEFAULT_LLM_NL_ASSERTIONS, judged.DEFAULT_LLM_NL_ASSERTIONS_ARGS = model(request["judge"]).values()
     basis = task.evaluation_criteria.reward_basis if task.evaluation_criteria else ()
     kind = EvaluationType.ALL_WITH_NL_ASSERTIONS if RewardType.NL_ASSERTION in basis else EvaluationType.ALL
-    found = evaluate_simulation(simulation, task, kind, False, domain)
-    parts = {str(name.value).lower(): value for name, value in (found.reward_breakdown or {}).items()}
+    result = evaluate_simulation(simulation, task, kind, False, domain)
+    parts = {str(name.value).lower(): value for name, value in (result.reward_breakdown or {}).items()}
     stopped = str(getattr(simulation.termination_reason, "value", simulation.termination_reason))
-    return {"reward": found.reward, "parts": parts, "stopped": ["max_turns" if stopped == "max_steps" else stopped]}
+    return {"reward": result.reward, "parts": parts, "stopped": ["max_turns" if stopped == "max_steps" else stopped]}
 
 
 class UnreadableAnswer(Exception):

@@ -59,6 +59,7 @@ MAX_ADDED = 3  # newest answers that are examined closely
 SHORTEST_PREFIX = 8  # characters; shorter answers are not identified by their start alone
 LONG_REMINDER = 6  # lines; this many missing lines count as a reminder even without a tag
 SHORTEST_ALIKE = 24  # letters; minimum length of changed messages and their answer that are found again
+LETTERS_OF_LABEL = 6  # at the beginning of a template, and in front of the question in it
 SHORTEST_END = 48  # characters; minimum length of messages that are found in another context, or changed
 
 
@@ -240,7 +241,10 @@ class ParentIndex:
         """
         before = conversation.roles.rfind("a", 0, index) + 1
         same_request = self._by_prompt.get((user, conversation.paths[index - 1]), []) if index else []
-        nodes = dict.fromkeys([*same_request[-MAX_ALIKE:], *self._same_answer(user, conversation.digests[index])])
+        same_answer = self._same_answer(user, conversation.digests[index])
+        nodes = dict.fromkeys([*same_request[-MAX_ALIKE:], *same_answer])
+        if joined := [node for node in same_answer[-MAX_ALIKE:] if _has_joined_messages(node, conversation, messages, index)]:
+            return joined
         near = [
             node
             for node in nodes
@@ -274,7 +278,10 @@ class ParentIndex:
             node
             for node, end in ends.items()
             if end == longest
-            and _may_be_renewed(node, conversation, messages, index - longest - 1, len(node.digests) - longest - 1)
+            and (
+                _is_one_edited(node, conversation, index, index - longest - 1)
+                or _may_be_renewed(node, conversation, messages, index - longest - 1, len(node.digests) - longest - 1)
+            )
             and all(
                 not matches or any(other.tree is node.tree and other is not node for other in matches)
                 for matches in (self._same_answer(node.user, digest) for digest in front)
@@ -453,12 +460,35 @@ def _length_alike(
             return 0
         begun, _, ended = before.partition(after) if after else ("", "", "")
         is_sure = is_sure or bool(begun and newest.startswith(begun[:16])) or bool(ended and newest.endswith(ended[-16:]))
+        is_sure = is_sure or _is_in_template(before, after, newest)
         are_equal = are_equal and before == after
         if i < index and before != after:  # whether it has grown, or too little of it is left
             questions.add(len(after) > len(before) or len(after) < SHORTEST_ALIKE)
     is_sure = is_sure or (begin > 0 and are_equal)
     is_enough = common >= (SHORTEST_ALIKE if begin or not questions else SHORTEST_END) and (begin > 0 or True not in questions)
     return common if is_sure or is_enough else 0
+
+
+def _is_in_template(message: str, kept: str, newest: str) -> bool:
+    """Whether the kept letters end a message whose beginning, and the label in front of them, are also in the newest message.
+
+    A client puts other documents in front of each question.
+    """
+    begun = message.removesuffix(kept) if kept else ""
+    begin, label = begun[:LETTERS_OF_LABEL], begun[-LETTERS_OF_LABEL:]
+    return LETTERS_OF_LABEL * 2 <= len(begun) < len(message) and newest.startswith(begin) and label in newest[LETTERS_OF_LABEL:]
+
+
+def _has_joined_messages(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
+    """Whether the newest user messages of the turn are those before `index`, joined or divided in another way."""
+    before = node.roles.rfind("a") + 1
+    counts = len(node.roles) - before, index - before
+    if min(counts) < 1 or counts[0] == counts[1] or set(node.roles[before:] + conversation.roles[before:index]) != {"u"}:
+        return False
+    if node.before != conversation.path_before(index) or not (node.exchange is not None or node.tail):
+        return False
+    ours = "".join(map(letters_of, (node.tail or tail_of(node))[:-1]))
+    return ours == "".join(letters_of(messages[conversation.positions[i]]) for i in range(before, index))
 
 
 def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, index: int) -> bool:
@@ -488,6 +518,17 @@ def _has_renewed_results(node: Node, conversation: CanonicalRequest, messages: l
         and node.system == conversation.system
         and outside == [node.lines[0]]
         and _has_lost_lines(node.lines[1], messages[conversation.positions[outside[0]]])
+    )
+
+
+def _is_one_edited(node: Node, conversation: CanonicalRequest, index: int, edited: int) -> bool:
+    """Whether the messages before `index` are the node's request with one edited user message between two answers."""
+    return (
+        len(node.digests) == index
+        and node.system == conversation.system
+        and "a" in node.roles[:edited]
+        and node.roles[edited : edited + 1] == conversation.roles[edited : edited + 1] == "u"
+        and node.digests[:edited] == conversation.digests[:edited]
     )
 
 
@@ -524,10 +565,17 @@ def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Messa
 
 def _is_cut(node: Node, conversation: CanonicalRequest, index: int, end: int) -> bool:
     """Whether the messages before `index` are the node's request without one piece in front of its last `end` messages. A message
-    from the client may stand in its place, behind an answer.
+    from the client may stand in its place, behind an answer. Without such messages, the piece is an attempt and what the client
+    said about it, and only a long answer counts.
     """
-    if not (end > 0 or index == 0) or index >= len(node.digests):
+    if index >= len(node.digests):
         return False
+    if end == 0 and index > 0:
+        is_long = node.text is not None and node.text.length >= SHORTEST_ALIKE
+        is_attempt = node.roles[index:] == "au" and conversation.roles[index - 1] != "a"
+        return (
+            is_long and is_attempt and node.system == conversation.system and node.digests[:index] == conversation.digests[:index]
+        )
     kept = index - end  # messages from the beginning of the request
     if node.digests[:kept] == conversation.digests[:kept]:
         return True

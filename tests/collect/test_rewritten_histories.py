@@ -447,3 +447,61 @@ def test_a_client_that_cuts_the_middle_out_is_one_conversation(kept: int, note: 
     for before, after in itertools.pairwise(exchanges):
         assert rows[after.exchange_id].parent_turn_id == before.exchange_id
         assert rows[before.exchange_id].next_state == [after.messages[-1]]
+
+
+def test_user_messages_that_a_client_joins_or_divides_are_the_same() -> None:
+    parts, whole = [user("First part"), user("second part")], [user("First part\n\nsecond part")]
+    for sent, shown in ((parts, whole), (whole, parts)):
+        first = asked([*sent], answer("Yes"))
+        second = asked([*shown, answer("Yes"), user("go")], answer("Gone"))
+        third = asked([*shown, answer("Yes"), user("go"), answer("Gone"), user("bye")], answer("!"))
+        rows = stitch(first, second, third)
+        assert rows[second.exchange_id].parent_turn_id == first.exchange_id
+        assert rows[first.exchange_id].next_state == [user("go")]
+    other = asked([user("First part, and another"), answer("Yes"), user("go")], answer("Gone"))
+    assert stitch(asked(parts, answer("Yes")), other)[other.exchange_id].parent_turn_id is None
+
+
+def test_documents_that_a_client_puts_in_front_of_each_question_are_no_part_of_it() -> None:
+    def framed(documents: str, question: str) -> Message:
+        return user(f"Context:\n{documents}\n\nQuestion: {question}")
+
+    questions = ["What is the warranty?", "And for batteries?", "How do I claim it?"]
+    documents = ["Two years for all devices.", "Batteries have six months.", "Claims need a receipt."]
+    exchanges: list[Exchange] = []
+    history: list[Message] = []
+    for question, document in zip(questions, documents, strict=True):
+        exchanges.append(asked([*history, framed(document, question)], answer(f"About {question[:-1]}: see the documents.")))
+        history += [user(question), exchanges[-1].response]
+    rows = stitch(*exchanges)
+    for before, after in itertools.pairwise(exchanges):
+        assert rows[after.exchange_id].parent_turn_id == before.exchange_id
+        assert rows[before.exchange_id].next_state == [after.messages[-1]]
+    other = asked([user("What is the warranty?"), answer("Ask the shop for it."), framed("None.", "Why?")], answer("So."))
+    assert stitch(exchanges[0], other)[other.exchange_id].parent_turn_id is None
+
+
+def test_an_attempt_that_the_client_drops_with_its_complaint_is_answered_by_that_complaint() -> None:
+    begin = [system("Answer with a command"), user("List the files")]
+    attempt, better = answer("I would list them with ls."), answer("```\nls\n```\nThis lists all of the files.")
+    first = asked(begin, attempt)
+    second = asked([*begin, attempt, user("Format error: use a code block")], better)
+    third = asked([*begin, better, user("x.py")], answer("There is one file, x.py."))
+    rows = stitch(first, second, third)
+    assert [rows[e.exchange_id].parent_turn_id for e in (second, third)] == [first.exchange_id, second.exchange_id]
+    assert rows[first.exchange_id].next_state == [user("Format error: use a code block")]
+    assert rows[second.exchange_id].next_state == [user("x.py")]
+
+
+def test_one_message_that_is_edited_between_answers_leaves_the_conversation_whole() -> None:
+    history: list[Message] = []
+    exchanges: list[Exchange] = []
+    for topic in ("alpha", "beta", "gamma"):
+        history.append(user(f"Write about {topic}, please"))
+        exchanges.append(asked([*history], answer(f"Here is what I know about {topic}.")))
+        history.append(exchanges[-1].response)
+    edited = [*history[:2], user("Sorry, delta was meant"), *history[3:], user("Now omega")]
+    last = asked(edited, answer("The last one."))
+    rows = stitch(*exchanges, last)
+    assert rows[last.exchange_id].parent_turn_id == exchanges[-1].exchange_id
+    assert rows[exchanges[-1].exchange_id].next_state == [user("Now omega")]

@@ -159,6 +159,8 @@ def load_object(spec: str, option: str) -> Any:
     """The object `file.py:name`. Raises ClawError (exit code 2) if it does not exist or its file cannot be loaded."""
     file, _, name = with_name(spec, option).rpartition(":")
     path = Path(file)
+    if spec.endswith(".py") and not Path(spec).is_file():
+        raise ClawError(f"{option}: there is no file {spec}", "pass the path of a Python file", 2)
     if not file or not name.isidentifier():
         raise ClawError(f"{option} {spec!r} is not file.py:name", f"write {option} my_code.py:my_name", 2)
     if not path.is_file():

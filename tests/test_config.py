@@ -84,7 +84,7 @@ def test_a_truncated_stored_recipe_is_refused_and_never_read_as_defaults(tmp_pat
     flips = [written[:at] + bytes([written[at] ^ 1 << bit]) + written[at + 1 :] for at in range(len(written)) for bit in range(8)]
     for damaged in (*cuts, *flips):
         path.write_bytes(damaged)
-        with pytest.raises(ClawError, match="is damaged") as caught:
+        with pytest.raises(ClawError, match="is damaged" if damaged else "is empty") as caught:
             load_recipe(path)
         assert "--recipe FILE" in caught.value.fix
         assert ("delete its first and last line" in caught.value.fix) == bool(damaged)

@@ -135,7 +135,8 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     except Damaged as error:
         edited = "; if you edited it, delete its first and last line" if written.strip() else ""
         cure = f"pass the recipe again with --recipe FILE{edited}"
-        raise ClawError(f"recipe {path} is damaged: {error}", cure, 2) from error
+        problem = f"is damaged: {error}" if written.strip() else "is empty, but clawctl writes a run's own recipe with a checksum"
+        raise ClawError(f"recipe {path} {problem}", cure, 2) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ClawError(f"recipe {path} cannot be read: {error}", "pass a YAML file; recipes/ has examples", 2) from error
     if not isinstance(data, dict):

@@ -32,6 +32,7 @@ def _read_variables(table: Path) -> dict[str, Variable]:
     return variables
 
 
+_ON = ("1", "true", "yes", "on")
 _BY_NUMBER = "give GPU numbers, as in 2,3 (a single GPU with a comma: 2,)"
 VARIABLES = _read_variables(Path(__file__).parent / "variables.txt")
 
@@ -119,6 +120,8 @@ def options_of_variables(command: str, environment: Mapping[str, str]) -> dict[s
             except ValueError as error:
                 raise ClawError(f"{name} is {value!r}, which is not a list of options", f"correct or unset {name}", 2) from error
         elif name == "USE_LORA":
+            if value.lower() not in _ON:
+                raise ClawError(f"{name} is {value!r}, which is neither true nor false", f"set {name}=true, or unset it", 2)
             options[name] = [variable.option]
         else:
             options[name] = [variable.option, _step_size(value, environment) if name == "BATCH_SIZE" else value]
@@ -159,7 +162,7 @@ def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:
 
 def asks_for_debug(environment: Mapping[str, str]) -> bool:
     """Whether OPENCLAW_DEBUG is on."""
-    return environment.get("OPENCLAW_DEBUG", "").lower() in ("1", "true", "yes", "on")
+    return environment.get("OPENCLAW_DEBUG", "").lower() in _ON
 
 
 def gpu_numbers(name: str, text: str) -> list[int]:

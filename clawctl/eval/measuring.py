@@ -222,7 +222,7 @@ def reachable(run: RunDir, recipe: Recipe, version: int) -> Endpoint:
         try:
             return own_endpoint(run, recipe, version)
         except ClawError as error:
-            raise CannotMeasure(error.problem, unreachable=True) from error
+            raise CannotMeasure(error.problem, unreachable=True, fix=error.fix) from error
     return Endpoint(
         recipe.eval.endpoint.rstrip("/"),
         key_for_another_server(run, recipe),

@@ -113,7 +113,7 @@ class Follower:
             return
         except CannotMeasure as error:
             if once:
-                raise ClawError(f"cannot measure: {error}", "start `clawctl serve --intercept` on this run first") from error
+                raise ClawError(f"cannot measure: {error}", error.fix) from error
             self._wait(str(error))
 
     def step(self) -> bool:

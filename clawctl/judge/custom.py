@@ -150,4 +150,11 @@ def _made(maker: Any, spec: str, settings: JudgeConfig) -> Any:
         cure = "name its model with --prm PATH, PRM_MODEL_PATH or judge.prm" if "judge.prm " in str(error) else _CURE
         raise ClawError(f"custom reward model {spec} cannot be created: {error.args[0]}", cure, 2) from error
     except Exception as error:
-        raise ClawError(f"custom reward model {spec} cannot be created: {error!r}", _CURE, 2) from error
+        raise ClawError(f"custom reward model {spec} cannot be created: {error!r}", _cure_of(error, spec, settings), 2) from error
+
+
+def _cure_of(error: Exception, spec: str, settings: JudgeConfig) -> str:
+    """What to do about an error in the user's own code."""
+    if settings.prm is not None and Path(settings.prm).is_absolute() and not Path(settings.prm).exists():
+        return f"there is no {settings.prm}: name its model with --prm PATH, PRM_MODEL_PATH or judge.prm"
+    return _CURE if isinstance(error, TypeError) else f"correct {spec.rpartition(':')[0]}"

@@ -57,7 +57,7 @@ def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, **allowed: boo
         stored = list_keys(run)
         if any(key.name == name for key in stored):
             raise ClawError(
-                f"a key named {name!r} already exists", f"run `clawctl keys remove {name}` first, or choose another name", 2
+                f"a key named {name!r} already exists", f"run `clawctl keys rotate {name}` to replace it, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
         _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy, **allowed)])

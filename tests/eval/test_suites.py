@@ -147,6 +147,14 @@ def test_an_episode_that_fills_the_context_is_measured_as_the_worst_and_is_no_tr
     assert {metric: (value.mean, value.n) for metric, value in result.metrics.items()} == dict.fromkeys(suite.metrics, (0.0, 2))
 
 
+def test_a_key_that_is_not_known_here_is_named_with_the_variable_that_sets_it(tmp_path: Path) -> None:
+    run = run_with(tmp_path, "http://127.0.0.1:9", 1)
+    run.api_key.unlink()
+    with pytest.raises(ClawError, match="is not known here") as caught:
+        Follower(run, Recipe(), threading.Event(), as_json=False).catch_up(once=True)
+    assert "CLAWCTL_API_KEY" in caught.value.fix
+
+
 @pytest.mark.parametrize(
     ("name", "problem"),
     [("crash", "RuntimeError"), ("nothing_to_count", "reports no number for share"), ("Broken", "play returned float")],

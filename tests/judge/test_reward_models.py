@@ -296,6 +296,20 @@ def test_an_invalid_reward_model_is_refused_at_start(custom, name, problem) -> N
     assert refused.value.exit_code == 2
 
 
+def test_an_error_of_the_users_code_is_answered_with_what_to_correct(tmp_path) -> None:
+    path, missing = tmp_path / "mine.py", tmp_path / "none"
+    path.write_text("class RM:\n    def __init__(self, model_path: str): open(model_path)\n    def score(self, p, r, n): ...\n")
+    with pytest.raises(ClawError) as refused:
+        load_reward_model(f"{path}:RM", JudgeConfig(prm=str(missing), custom_rm=f"{path}:RM"))
+    assert f"there is no {missing}" in refused.value.fix
+    path.write_text("def get_reward_model(config): raise ValueError('no')\n")
+    with pytest.raises(ClawError) as refused:
+        load_reward_model(f"{path}:get_reward_model", JudgeConfig())
+    assert refused.value.fix == f"correct {path}"
+    with pytest.raises(ClawError, match="there is no file missing"):
+        load_reward_model("missing.py", JudgeConfig())
+
+
 def test_a_file_that_is_not_there_or_breaks_is_refused_at_start(tmp_path) -> None:
     (tmp_path / "broken.py").write_text("1 +")
     for spec, problem in ((f"{tmp_path}/no.py:x", "no file"), (f"{tmp_path}/broken.py:x", "SyntaxError"), ("name", "file.py:name")):

@@ -32,9 +32,10 @@ from clawctl.run.endpoint import Endpoint
 class CannotMeasure(Exception):
     """There is no measurement. `gone`: the server could not be reached, so the failure does not count against the policy."""
 
-    def __init__(self, problem: str, unreachable: bool = False):
+    def __init__(self, problem: str, unreachable: bool = False, fix: str = "start `clawctl serve --intercept` on this run first"):
         super().__init__(problem)
         self.unreachable = unreachable
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)

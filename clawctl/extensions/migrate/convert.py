@@ -94,10 +94,10 @@ def _line(
     """Return the result for one key. If the key has an equivalent, its setting is added to `settings`."""
     old = ".".join(parts)
     ours = _equivalent(parts, written)
+    if value is None and (ours is None or ours.dropped is None):
+        return ConvertedKey(old, value, "dropped", "it has no value in the file")
     if ours is None:
         return ConvertedKey(old, value, "unknown", "clawctl has no equivalent key")
-    if value is None and ours.dropped is None:
-        return ConvertedKey(old, value, "dropped", "it has no value in the file")
     if ours.change is not None:
         changed = ours.change(value)
         if changed is None:

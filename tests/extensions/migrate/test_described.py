@@ -100,6 +100,8 @@ def test_an_option_of_a_variable_is_used_and_printed_and_the_command_line_preced
     assert "LEARNING_RATE (--lr 5e-7)" in done.stderr
     assert done.stdout.splitlines()[0] != clawctl("train", "--recipe", str(recipe), "--estimate").stdout.splitlines()[0]
     assert options_of_variables("train", {"USE_LORA": "false", "LORA_RANK": "4"}) == {}
+    with pytest.raises(ClawError, match="USE_LORA is 'maybe', which is neither true nor false"):
+        options_of_variables("train", {"USE_LORA": "maybe"})
     assert options_of_variables("train", {"LORA_ARGS": "--use-lora --lora-rank 64"}) == {
         "LORA_ARGS": ["--use-lora", "--lora-rank", "64"]
     }

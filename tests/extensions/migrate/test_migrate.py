@@ -56,6 +56,8 @@ def test_options_of_other_systems_become_ours_or_are_refused() -> None:
     assert said("serve", "--backend", "vllm", "--run", "--lora") == ["--engine", "vllm", "--run", "--lora"]
     assert said("train", "--learning-rate=1e-5", "--lora", "--once") == ["--lr", "1e-5", "--lora-rank", "16", "--once"]
     assert said("train", "--lora", "--lora-rank", "4") == ["--lora-rank", "4"]
+    assert said("train", "--use-lora") == ["--lora-rank", "16"]
+    assert said("train", "--use-lora", "--lora-rank", "64") == ["--lora-rank", "64"]
     assert said("train", "--gpu-ids", "2,3", "--resume") == ["--gpus", "2,3"]
     assert said("collect", "--session-aware", "--", "--env") == ["--", "--env"]
     for command, line in (
@@ -188,6 +190,14 @@ def test_a_recipe_with_unknown_keys_is_refused_as_a_whole_and_they_are_named(tmp
     assert (done.returncode, done.stdout) == (2, "")
     assert "unknown" in done.stderr
     assert not new.exists()
+
+
+def test_a_key_or_section_without_a_value_sets_nothing(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.yaml", tmp_path / "new.yaml"
+    old.write_text("rollout:\ntraining: {learning_rate: 1e-6, foo: null}\n")
+    done = clawctl("recipe", "convert", str(old), "--out", str(new))
+    assert (done.returncode, done.stdout.count("it has no value in the file")) == (0, 2)
+    assert load_recipe(new).train.lr == 1e-6
 
 
 @pytest.mark.parametrize(

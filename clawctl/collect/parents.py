@@ -42,6 +42,7 @@ from clawctl.collect.canonical import (
     lines_of,
     message_digest,
     read_conversation,
+    role_of,
     text_of,
     tools_called,
 )
@@ -480,15 +481,21 @@ def _is_in_template(message: str, kept: str, newest: str) -> bool:
 
 
 def _has_joined_messages(node: Node, conversation: CanonicalRequest, messages: list[Message], index: int) -> bool:
-    """Whether the newest user messages of the turn are those before `index`, joined or divided in another way."""
+    """Whether the newest user messages of the turn, with known transients, are those before `index`, joined or divided in another
+    way.
+    """
     before = node.roles.rfind("a") + 1
-    counts = len(node.roles) - before, index - before
-    if min(counts) < 1 or counts[0] == counts[1] or set(node.roles[before:] + conversation.roles[before:index]) != {"u"}:
+    if set(node.roles[before:] + conversation.roles[before:index]) != {"u"} or node.before != conversation.path_before(index):
         return False
-    if node.before != conversation.path_before(index) or not (node.exchange is not None or node.tail):
-        return False
-    ours = "".join(map(letters_of, (node.tail or tail_of(node))[:-1]))
-    return ours == "".join(letters_of(messages[conversation.positions[i]]) for i in range(before, index))
+    ours = _newest_texts(node.exchange.messages if node.exchange is not None else node.tail[:-1])
+    theirs = _newest_texts(messages[: conversation.positions[index]])
+    return bool(ours) and len(ours) != len(theirs) and "".join(ours) == "".join(theirs)
+
+
+def _newest_texts(messages: list[Message]) -> list[str]:
+    """Return the text of each user message after the last answer, without whitespace."""
+    last = max((i for i, message in enumerate(messages) if role_of(message) == "assistant"), default=-1)
+    return ["".join(text_of(message.get("content")).split()) for message in messages[last + 1 :] if role_of(message) == "user"]
 
 
 def _is_same_end(conversation: CanonicalRequest, messages: list[Message], end: int, index: int) -> bool:

@@ -125,6 +125,17 @@ def merged_messages(exchanges: Recorded, draw: random.Random) -> Recorded:
     return {name: replace(exchange, messages=merged(exchange.messages)) for name, exchange in exchanges.items()}
 
 
+def joined_later(exchanges: Recorded, draw: random.Random) -> Recorded:
+    """Adjacent user messages are one, but not the newest ones."""
+
+    def joined(exchange: Exchange) -> Exchange:
+        last = max((index for index, message in enumerate(exchange.messages) if message["role"] == "assistant"), default=0)
+        earlier = merged_messages({"": replace(exchange, messages=exchange.messages[:last])}, draw)[""].messages
+        return replace(exchange, messages=[*earlier, *exchange.messages[last:]])
+
+    return {name: joined(exchange) for name, exchange in exchanges.items()}
+
+
 CHANGES: dict[str, Callable[[Recorded, random.Random], Recorded]] = {
     "added text": added_text, "foreign ids": foreign_ids, "no tools": no_tools, "merged messages": merged_messages,
     "changed arguments": changed_arguments, "cleared results": cleared_results,

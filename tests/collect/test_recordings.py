@@ -6,6 +6,7 @@ session is what links a request to its parent, `without_session` says what is le
 
 import functools
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from stitching import stitch
 
 from clawctl.collect.canonical import text_of
 from clawctl.collect.sessions import Sessions
-from scripts.benchmarks.clients_variants import variants
+from scripts.benchmarks.clients_variants import joined_later, variants, wrong_turns
 
 TREES = Path(__file__).parent / "trees"
 
@@ -52,6 +53,14 @@ def test_variants_of_recordings_keep_the_parents_and_next_states() -> None:
     trees = {path.stem: json.loads(path.read_text()) for path in TREES.glob("*.json")}
     links, _, mistakes = variants(functools.cache(recorded), trees, 95, seed=1)
     assert links == 0, mistakes
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in TREES.glob("*.json")))
+@pytest.mark.parametrize("with_hints", [True, False])
+def test_a_client_that_joins_its_earlier_messages_keeps_its_tree(name: str, with_hints: bool) -> None:
+    exchanges = joined_later(recorded(name, with_hints, with_handles=False), random.Random(0))
+    wrong = wrong_turns(exchanges, json.loads((TREES / f"{name}.json").read_text()), with_hints)
+    assert [problem for problem in wrong if not problem.endswith("kind")] == []
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ app = typer.Typer(no_args_is_help=True, help="Manage the named API keys of a run
 def add_key(
     name: Annotated[str, typer.Argument(help="Name of the key's user. The user's turns carry this name.")],
     policy: Annotated[
-        str | None, typer.Option(help="Policy of its own that answers and learns from its requests, unless policies.per is shared.")
-    ] = None,
+        str, typer.Option(help="Policy of its own that answers and learns from its requests, unless policies.per is shared.")
+    ] = DEFAULT_POLICY,
     teaches_shared: TeachesShared = False,
     names_users: Annotated[
         bool, typer.Option("--names-users", help="Its requests may count as those of another key, with policies.per: user.")
@@ -29,11 +29,8 @@ def add_key(
     Example: `clawctl keys add anna --run runs/mine`
     """
     from clawctl.run.keys import add_key as work
-    from clawctl.run.policies import begin_policy
 
-    opened = open_run(run)
-    answers = DEFAULT_POLICY if policy is None else begin_policy(opened, policy)
-    typer.echo(work(opened, name, answers, teaches_shared=teaches_shared, names_users=names_users))
+    typer.echo(work(open_run(run), name, policy, teaches_shared=teaches_shared, names_users=names_users))
     typer.echo(f"This is the only time the key of {name} is shown.", err=True)
 
 

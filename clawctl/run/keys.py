@@ -49,8 +49,8 @@ class StoredKey:
 
 
 def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, **allowed: bool) -> str:
-    """Create a key for `name` and return it. It cannot be read again. `allowed`: `teaches_shared` and `names_users` of StoredKey.
-    Raises ClawError (exit code 2) for an invalid name."""
+    """Create a key for `name`, and its policy if that is missing, and return the key. It cannot be read again. `allowed`:
+    `teaches_shared` and `names_users` of StoredKey. Raises ClawError (exit code 2) for an invalid name."""
     if (problem := _name_problem(name)) is not None:
         raise ClawError(f"{name!r} {problem}", "use letters, digits, '.', '_' and '-', at most 64 characters", 2)
     with _writing(run):
@@ -60,7 +60,7 @@ def add_key(run: RunDir, name: str, policy: str = DEFAULT_POLICY, **allowed: boo
                 f"a key named {name!r} already exists", f"run `clawctl keys rotate {name}` to replace it, or choose another name", 2
             )
         key, salt = f"claw-{secrets.token_urlsafe(24)}", secrets.token_hex(16)
-        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), policy, **allowed)])
+        _write(run, [*stored, StoredKey(name, salt, _digest(salt, key), time.time(), begin_policy(run, policy), **allowed)])
     return key
 
 

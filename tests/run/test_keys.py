@@ -107,6 +107,8 @@ def test_the_command_shows_a_key_once(tmp_path: Path) -> None:
     assert [row["name"] for row in orjson.loads(clawctl("keys", "list", "--run", run, "--json").stdout)["keys"]] == ["anna"]
     twice = clawctl("keys", "add", "anna", "--run", run)
     assert (twice.returncode, twice.stdout) == (2, "")
+    assert clawctl("keys", "add", "anna", "--policy", "new", "--run", run).returncode == 2
+    assert not (Path(run) / "policies" / "new").exists(), "a refused command changed something"
     assert clawctl("keys", "remove", "anna", "--run", run).returncode == 0
     assert clawctl("keys", "remove", "anna", "--run", run).returncode == 2
 

@@ -63,7 +63,10 @@ def settle_hint_place(run: RunDir, server: Endpoint) -> HintPlace:
 
 
 def _tried(run: RunDir, server: Endpoint) -> HintPlace:
-    met, answers = asyncio.run(try_places(server))
+    try:
+        met, answers = asyncio.run(try_places(server))
+    except Refused as error:
+        raise ClawError(f"{server.url} failed while places of hints were tried: {error}", "they are tried again later") from error
     if not any(answers.values()):
         raise ClawError(f"{server.url} answered none of the requests that show where the model follows a hint", "read its log")
     shares = {name: round(met[name] / max(1, answers[name]), 2) for name in PLACES}
@@ -75,7 +78,7 @@ def _tried(run: RunDir, server: Endpoint) -> HintPlace:
 
 
 async def try_places(server: Endpoint) -> tuple[Counter[HintPlace], Counter[str]]:
-    """How many answers meet their wish, and how many there are, by place."""
+    """How many answers meet their wish, and how many there are, by place. Raises Refused if the server fails."""
     quiet, met, answers = replace(server, headers={**server.headers, **QUIET}), Counter(dict.fromkeys(PLACES, 0)), Counter[str]()
     async with new_client(quiet) as client:
 
@@ -84,6 +87,8 @@ async def try_places(server: Endpoint) -> tuple[Counter[HintPlace], Counter[str]
             try:
                 answer = await ask(quiet, messages, client=client, max_tokens=_MAX_TOKENS)
             except Refused as refused:
+                if refused.status is None or refused.status >= 500:  # the server has ended or failed: that says nothing of a place
+                    raise
                 log.warning("a request was refused while places of hints were tried: %s", refused)
                 return
             met[place] += _WISHES[wish](answer)

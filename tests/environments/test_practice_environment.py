@@ -278,7 +278,19 @@ def test_a_model_that_follows_no_hint_gets_the_published_place(run: RunDir) -> N
 
 
 def test_a_server_that_answers_nothing_is_named_and_nothing_is_recorded(run: RunDir) -> None:
-    with answering(lambda body: 503) as server, pytest.raises(ClawError, match="answered none"):
+    with answering(lambda body: 400) as server, pytest.raises(ClawError, match="answered none"):
+        settle_hint_place(run, Endpoint(server.url, "key", "tiny@0"))
+    assert not run.hint_place.exists()
+
+
+def test_a_server_that_ends_meanwhile_is_named_and_the_answers_before_record_nothing(run: RunDir) -> None:
+    requests = Counter[str]()
+
+    def answer(body: dict[str, Any]) -> str | int:
+        requests["all"] += 1
+        return "Short." if requests["all"] <= 20 else 503
+
+    with answering(answer) as server, pytest.raises(ClawError, match="failed while places of hints were tried: status 503"):
         settle_hint_place(run, Endpoint(server.url, "key", "tiny@0"))
     assert not run.hint_place.exists()
 

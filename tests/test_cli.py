@@ -257,6 +257,8 @@ def test_a_model_that_the_hub_does_not_have_is_refused_at_once(tmp_path: Path) -
 def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     (tmp_path / "notes").write_text("mine")
     assert_problem(clawctl("serve", "--run", str(tmp_path / "notes")), 2, "notes is a file", "choose an empty folder")
+    start = clawctl("start", "--model", "smollm2", "--agent", "none", "--run", str(tmp_path / "notes"))
+    assert_problem(start, 2, "File exists", "name another file or folder")
 
 
 def test_a_path_that_cannot_exist_and_a_lock_that_another_process_holds_are_reported_in_a_sentence(tmp_path: Path) -> None:

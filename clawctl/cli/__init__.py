@@ -13,7 +13,7 @@ from clawctl.cli.heartbeat import heartbeat
 from clawctl.errors import ClawError
 
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR)
+_NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.EEXIST)
 
 app = typer.Typer(
     cls=Group,

@@ -158,6 +158,7 @@ def test_data_lists_the_stores_their_age_and_their_users(example: RunDir, capsys
     (example.captures / "w-0.jsonl").write_bytes(orjson.dumps(line) + b'\n{"torn')
     report = read_data(example)
     stores = {store["where"]: store for store in report["stores"]}
+    assert [where for where, store in stores.items() if store["what"] == "of another stage"] == []
     assert (stores["captures/"]["rows"], stores["trajectories/"]["rows"], stores["verdicts/"]["rows"]) == (1, 7, 5)
     assert stores["trajectories/"]["files"] == 2
     assert stores["trajectories/"]["bytes"] == sum(path.stat().st_size for path in example.trajectories.iterdir())

@@ -84,9 +84,21 @@ def _stored_key(run: RunDir) -> str:
 
 
 def announce(run: RunDir, host: str, port: int) -> None:
-    """Write the address of the server. If it listens on all addresses, write the one that other machines can reach."""
-    url = f"http://{own_address() if host in _ALL_ADDRESSES else host}:{port}/v1"
-    publish_bytes(run.server, sealed(orjson.dumps({"url": url, "pid": os.getpid()})))
+    """Write the address of the server."""
+    publish_bytes(run.server, sealed(orjson.dumps({"url": own_url(host, port), "pid": os.getpid()})))
+
+
+def own_url(host: str, port: int) -> str:
+    """The address of a server of this machine. If it listens on all addresses, the one that other machines can reach."""
+    return f"http://{own_address() if host in _ALL_ADDRESSES else host}:{port}/v1"
+
+
+def registered_url(run: RunDir) -> str:
+    """Return the address of the server that registered last. Raises ClawError if none can be read."""
+    try:
+        return str(read_sealed(run.server.read_bytes())["url"])
+    except (OSError, LookupError, TypeError, Damaged) as error:
+        raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
 
 
 def own_address() -> str:
@@ -103,12 +115,8 @@ def own_address() -> str:
 
 def own_endpoint(run: RunDir, recipe: Recipe, version: int | None = None) -> Endpoint:
     """Return this run's server for the live policy or for one `version`. Raises ClawError if serve has never started."""
-    try:
-        url = str(read_sealed(run.server.read_bytes())["url"])
-    except (OSError, LookupError, TypeError, Damaged) as error:
-        raise ClawError(f"no server has registered in {run.root}", "start `clawctl serve --intercept` on it first") from error
     name = recipe.model_name if version is None else f"{recipe.model_name}@{PolicyId(run.policy, version)}"
-    return Endpoint(url=url, api_key=own_api_key(run, recipe), model=name)
+    return Endpoint(url=registered_url(run), api_key=own_api_key(run, recipe), model=name)
 
 
 def unserved_versions(recipe: Recipe) -> str | None:

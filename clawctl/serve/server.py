@@ -17,9 +17,10 @@ from starlette.types import ASGIApp
 from clawctl.config import Recipe, ServeConfig
 from clawctl.engines import Engine
 from clawctl.errors import ClawError
+from clawctl.http_client import RequestFailed, Unreachable, fetch
 from clawctl.run.directory import RunDir
 from clawctl.run.disk import retry_while_full
-from clawctl.run.endpoint import announce, cannot_listen
+from clawctl.run.endpoint import announce, cannot_listen, own_url, registered_url
 from clawctl.run.model_files import IdReader
 from clawctl.serve.app import Gateway
 from clawctl.serve.capture import Capture
@@ -30,6 +31,7 @@ _log = logging.getLogger("clawctl.serve")
 _CUT_S = 10  # after the drain, cancelled requests are captured within this time
 # Thread switch interval: a thread that renders a long prompt holds the interpreter this long (Python's default: 5 ms).
 _SWITCH_S = 0.001
+_LOOK_EVERY_S = 2.0  # for another server of the run
 _SHORT_CONTEXT = 2048  # tokens; below that, the system prompt and tools of an agent alone are too long
 # Response headers that a page may read in addition to the CORS-safelisted ones.
 _READABLE = ("x-request-id", "request-id", "retry-after", "allow", "x-clawctl-ignored", "x-clawctl-sampling")
@@ -125,6 +127,7 @@ async def _serve(
         keeping[0].add_done_callback(ended)
         keeping.append(asyncio.ensure_future(gateway.end_revoked()))
         keeping.append(asyncio.ensure_future(gateway.sleeping.keep()))
+        keeping.append(asyncio.ensure_future(_keep_registered(run, host, port)))
 
     def ended(task: asyncio.Task[None]) -> None:
         server.should_exit = True  # no request can be answered; the supervisor of this process restarts it
@@ -152,6 +155,28 @@ def _announce(run: RunDir, host: str, port: int) -> None:
         _log.error("cannot write serve.json, so the other stages cannot find this server: %s", error)
         retry = partial(retry_while_full, partial(announce, run, host, port), "serve.json")
         threading.Thread(target=retry, name="announce", daemon=True).start()
+
+
+async def _keep_registered(run: RunDir, host: str, port: int) -> None:
+    """The other stages use the server that registered last. When that one has ended, this one registers again."""
+    while True:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        if await asyncio.to_thread(_is_alone, run, own_url(host, port)):
+            _announce(run, host, port)
+            _log.info("the other stages use this server again: the one that registered after it has ended")
+
+
+def _is_alone(run: RunDir, here: str) -> bool:
+    """Whether another server than the one at `here` registered last and does not run any more."""
+    try:
+        registered = registered_url(run)
+        if registered != here:
+            fetch("GET", f"{registered.removesuffix('/v1')}/health", timeout_s=_LOOK_EVERY_S, connect_s=_LOOK_EVERY_S)
+    except Unreachable:
+        return True
+    except (ClawError, RequestFailed):
+        pass  # it cannot be read now, or the server is busy
+    return False
 
 
 class _Server(uvicorn.Server):

@@ -9,6 +9,7 @@ import pytest
 from asking import body
 from served import Server
 
+from clawctl.run.endpoint import registered_url
 from tests.waiting import exit_code_of, until
 
 
@@ -23,6 +24,13 @@ def test_after_sigterm_health_reports_draining_before_the_port_closes(tmp_path: 
         assert exit_code_of(server.process) == 0, server.log.read_text()
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{root}/health")
+
+
+def test_a_server_registers_again_when_a_later_one_of_its_run_has_ended(tmp_path: Path, model_path: Path) -> None:
+    with Server(tmp_path / "run", model_path) as first:
+        with Server(tmp_path / "run", model_path) as second:
+            assert registered_url(first.run) == second.url
+        until(lambda: registered_url(first.run) == first.url)
 
 
 def test_requests_that_outlast_the_drain_are_ended_and_captured(tmp_path: Path, model_path: Path) -> None:

@@ -37,6 +37,13 @@ def test_a_recipe_is_found_by_name_and_a_file_comes_first(tmp_path: Path, monkey
     assert "smollm2" in str(refused.value.fix)
 
 
+def test_each_command_takes_a_shipped_recipe_by_its_name() -> None:
+    estimated = forked.run("train", "--estimate", "--recipe", "smollm2")
+    assert (estimated.returncode, "total" in estimated.stdout + estimated.stderr) == (0, True), estimated.stderr
+    unknown = forked.run("collect", "--once", "--recipe", "smolm2")
+    assert (unknown.returncode, "there is no recipe smolm2" in unknown.stderr) == (2, True)
+
+
 def test_an_installation_has_what_a_checkout_has(tmp_path: Path) -> None:
     """The wheel's data files, laid out as an installer lays them out."""
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]

@@ -32,10 +32,9 @@ def doctor(
     from clawctl.launch.box_checks import check_box
     from clawctl.printing import answers
     from clawctl.run.directory import recipe_file
-    from clawctl.shipped import find_recipe
 
     any_bad = False
-    resolved = load_recipe(recipe_file(run, None if recipe is None else find_recipe(recipe)))
+    resolved = load_recipe(recipe_file(run, recipe))
     for line, is_bad in itertools.chain(check_box(resolved, run), check_judge_lines(resolved, run, judge)):
         answers().print(f"{'NOT ok' if is_bad else 'ok':<8}{line}", soft_wrap=True)
         any_bad |= is_bad

@@ -19,6 +19,12 @@ def _run_folder(text: str | Path) -> Path:
     return run_folder(text)
 
 
+def _recipe_file(text: str | Path) -> Path:
+    from clawctl.shipped import find_recipe
+
+    return find_recipe(Path(text))
+
+
 # `--run-dir` is an alias because torchrun takes `--run` after its module for an abbreviation of its own `--run-path`.
 RunOption = Annotated[
     Path,
@@ -28,8 +34,12 @@ RunOption = Annotated[
     ),
 ]  # fmt: skip
 RecipeOption = Annotated[
-    Path | None, typer.Option("--recipe", help="Settings (YAML). Unset: RUN/recipe.yaml if it exists, else the defaults.")
-]
+    Path | None,
+    typer.Option(
+        "--recipe", parser=_recipe_file, metavar="PATH",
+        help="Settings: a YAML file, or a name such as smollm2. Unset: RUN/recipe.yaml if it exists, else the defaults.",
+    ),
+]  # fmt: skip
 LogLevel = Annotated[
     str,
     typer.Option(

@@ -572,17 +572,10 @@ def _common_end(node: Node, conversation: CanonicalRequest, messages: list[Messa
 
 def _is_cut(node: Node, conversation: CanonicalRequest, index: int, end: int) -> bool:
     """Whether the messages before `index` are the node's request without one piece in front of its last `end` messages. A message
-    from the client may stand in its place, behind an answer. Without such messages, the piece is an attempt and what the client
-    said about it, and only a long answer counts.
+    from the client may stand in its place, behind an answer.
     """
-    if index >= len(node.digests):
+    if not (end > 0 or index == 0) or index >= len(node.digests):
         return False
-    if end == 0 and index > 0:
-        is_long = node.text is not None and node.text.length >= SHORTEST_ALIKE
-        is_attempt = node.roles[index:] == "au" and conversation.roles[index - 1] != "a"
-        return (
-            is_long and is_attempt and node.system == conversation.system and node.digests[:index] == conversation.digests[:index]
-        )
     kept = index - end  # messages from the beginning of the request
     if node.digests[:kept] == conversation.digests[:kept]:
         return True

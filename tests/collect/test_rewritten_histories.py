@@ -481,18 +481,6 @@ def test_documents_that_a_client_puts_in_front_of_each_question_are_no_part_of_i
     assert stitch(exchanges[0], other)[other.exchange_id].parent_turn_id is None
 
 
-def test_an_attempt_that_the_client_drops_with_its_complaint_is_answered_by_that_complaint() -> None:
-    begin = [system("Answer with a command"), user("List the files")]
-    attempt, better = answer("I would list them with ls."), answer("```\nls\n```\nThis lists all of the files.")
-    first = asked(begin, attempt)
-    second = asked([*begin, attempt, user("Format error: use a code block")], better)
-    third = asked([*begin, better, user("x.py")], answer("There is one file, x.py."))
-    rows = stitch(first, second, third)
-    assert [rows[e.exchange_id].parent_turn_id for e in (second, third)] == [first.exchange_id, second.exchange_id]
-    assert rows[first.exchange_id].next_state == [user("Format error: use a code block")]
-    assert rows[second.exchange_id].next_state == [user("x.py")]
-
-
 def test_one_message_that_is_edited_between_answers_leaves_the_conversation_whole() -> None:
     history: list[Message] = []
     exchanges: list[Exchange] = []

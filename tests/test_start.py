@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from clawctl.config import load_recipe
-from clawctl.run.directory import open_run
+from clawctl.run.directory import open_run, sole_worker
 from scripts.terminal import Terminal, terminal
 from tests.extension import needs
 from tests.waiting import until, until_gone
@@ -57,6 +57,9 @@ def test_three_answers_at_a_terminal_are_enough_until_it_serves_and_shows_its_pa
     other = subprocess.run([*START, "--run", str(run), "--model", "smollm2"], capture_output=True, text=True, check=False)
     assert other.returncode == 2
     assert "has begun with the recipe in it" in other.stderr
+    with sole_worker(open_run(run), "up"):
+        twice = subprocess.run([*START, "--run", str(run)], capture_output=True, text=True, check=False)
+    assert (twice.returncode, "already the up worker" in twice.stderr, "To go on" in twice.stderr) == (1, True, False)
 
 
 @needs("secrets")

@@ -56,8 +56,10 @@ class Group(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         if command is None and (name := _prefix(ctx) + cmd_name) in COMMANDS.names():
             return _made(cmd_name, COMMANDS.load(name, "clawctl"))
-        if command is None and ctx.parent is None and cmd_name in ELSEWHERE:
-            raise ClawError(f"clawctl has no command {cmd_name}", ELSEWHERE[cmd_name], 2)
+        if command is None and ctx.parent is None:
+            near = [f"did you mean {name}?" for name in get_close_matches(cmd_name, self.list_commands(ctx), n=1)]
+            for fix in [ELSEWHERE[cmd_name]] if cmd_name in ELSEWHERE else near:
+                raise ClawError(f"clawctl has no command {cmd_name}", fix, 2)
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

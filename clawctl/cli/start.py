@@ -86,7 +86,8 @@ def start(
     try:
         run_stages(None, run, log_level, plain, company)
     finally:
-        typer.echo(f"Nothing is lost. To go on: clawctl start --run {shlex.quote(str(run))}", err=True)
+        if not isinstance(sys.exception(), ClawError):  # which names another cure
+            typer.echo(f"Nothing is lost. To go on: clawctl start --run {shlex.quote(str(run))}", err=True)
 
 
 def _next_commands(recipe: Path, agent: str | None) -> str:

@@ -76,6 +76,7 @@ def test_a_command_that_people_look_for_names_the_one_there_is() -> None:
     assert done.returncode == 2
     assert "clawctl has no command init" in done.stderr
     assert "clawctl start --write mine.yaml" in done.stderr
+    assert "did you mean serve?" in forked.run("sevre").stderr
 
 
 def small(**sections: Any) -> Recipe:

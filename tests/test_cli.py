@@ -107,8 +107,15 @@ def test_a_policy_is_named_with_a_version_of_it(tmp_path: Path) -> None:
     anna = ["--policy", "anna", "--run", str(run.root)]
     assert_problem(clawctl("train", *anna), 2, "--policy names the policy that goes back", "add --from")
     assert_problem(clawctl("eval", *anna), 2, "--policy needs a version", "add --version")
-    for command in (["eval", "--version", "0"], ["train", "--from", "0"]):
-        assert_problem(clawctl(*command, *anna), 2, "has no policy 'anna'", "choose one of default")
+    for command in (
+        "eval --version 0",
+        "train --from 0",
+        "inspect policies",
+        "inspect better",
+        "policies list",
+        "policies promote 0",
+    ):
+        assert_problem(clawctl(*command.split(), *anna), 2, "has no policy 'anna'", "choose one of default")
 
 
 def test_two_trainers_on_one_run_are_one_too_many(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from clawctl.cli.opening import of_policy
 from clawctl.cli.options import DEFAULT_RUN, AsJson, PolicyOption, RunOption
 from clawctl.run.directory import open_run
 from clawctl.run.rows import DEFAULT_POLICY
@@ -69,7 +70,7 @@ def policies(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_POLICY
     """
     from clawctl.inspect.policies import show_policies
 
-    show_policies(open_run(run, create=False, policy=policy), as_json)
+    show_policies(of_policy(open_run(run, create=False), policy), as_json)
 
 
 @app.command()
@@ -96,7 +97,7 @@ def better(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_POLICY, 
     """
     from clawctl.inspect.better import show_better
 
-    show_better(open_run(run, create=False, policy=policy), as_json)
+    show_better(of_policy(open_run(run, create=False), policy), as_json)
 
 
 @app.command()

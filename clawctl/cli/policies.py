@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from clawctl.cli.opening import of_policy
 from clawctl.cli.options import DEFAULT_RUN, AsJson, PolicyOption, RunOption, TeachesShared
 from clawctl.run.directory import open_run
 from clawctl.run.rows import DEFAULT_POLICY
@@ -19,7 +20,7 @@ def list_policies(run: RunOption = DEFAULT_RUN, policy: PolicyOption = DEFAULT_P
     """
     from clawctl.inspect.policies import show_policies
 
-    show_policies(open_run(run, create=False, policy=policy), as_json)
+    show_policies(of_policy(open_run(run, create=False), policy), as_json)
 
 
 @app.command()
@@ -35,7 +36,7 @@ def promote(
     """
     from clawctl.run.promotion import promote as work
 
-    typer.echo(work(open_run(run, create=False, policy=policy), version))
+    typer.echo(work(of_policy(open_run(run, create=False), policy), version))
 
 
 @app.command()
@@ -51,7 +52,7 @@ def rollback(
     """
     from clawctl.run.promotion import rollback as work
 
-    typer.echo(work(open_run(run, create=False, policy=policy), version))
+    typer.echo(work(of_policy(open_run(run, create=False), policy), version))
 
 
 @app.command()

@@ -174,7 +174,7 @@ def open_run(root: Path, create: bool = True, policy: str = DEFAULT_POLICY, shar
     run = RunDir(root.resolve()).of(policy)
     if not run.marker.exists():
         if not create:
-            raise ClawError(f"{root} is not a run directory", "pass one with --run, or start `clawctl serve --intercept`", 2)
+            raise ClawError(f"{root} is not a run directory", "pass one with --run, or begin one: clawctl start", 2)
         if run.root.exists() and not run.root.is_dir():
             raise ClawError(f"{root} is a file", "choose an empty folder with --run", 2)
         if run.root.exists() and any(map(_is_foreign, run.root.iterdir())):
@@ -215,7 +215,7 @@ def _make_folders(run: RunDir) -> None:
         for folder in (*(run.root / name for name in FOLDERS), run.policies, run.train, run.eval):
             folder.mkdir(exist_ok=True, mode=0o700)
     except OSError as error:
-        raise ClawError(f"cannot create the run directory {run.root}: {error}", "choose a writable folder with --run", 2) from error
+        raise ClawError(f"{run.root} cannot be written: {error}", "choose a writable folder with --run", 2) from error
 
 
 def _write_marker(run: RunDir, created_at: float | None) -> None:

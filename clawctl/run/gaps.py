@@ -23,7 +23,7 @@ class Gaps:
         idle_for = self.idle_for()
         if idle_for is None:
             return None if self.alone else "the server does not answer"
-        return None if idle_for >= self.idle_s else f"a request came less than {self.idle_s:g} s ago"
+        return None if idle_for >= self.idle_s else f"{self.idle_s:g} s without a request have not passed"
 
 
 def is_within(hours: str, now: str) -> bool:

@@ -348,7 +348,7 @@ def test_without_a_note_in_force_the_untrained_models_way_is_practised(run: RunD
 
 @pytest.mark.parametrize(
     ("health", "why"),
-    [({"idle_s": 61.0}, None), ({"idle_s": 3.0}, "a request came less than 60 s ago"), ({}, "the server does not answer")],
+    [({"idle_s": 61.0}, None), ({"idle_s": 3.0}, "60 s without a request have not passed"), ({}, "the server does not answer")],
 )
 def test_practice_waits_until_nobody_has_asked_anything_for_a_while(health: dict[str, Any], why: str | None) -> None:
     with answering(lambda body: "yes", health=health) as server:

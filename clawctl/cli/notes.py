@@ -30,7 +30,7 @@ def list_notes(run: RunOption = DEFAULT_RUN, key: Key = "", as_json: AsJson = Fa
 def show_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default", as_json: AsJson = False) -> None:
     """Show one note with everything that is known about it.
 
-    Example: `clawctl notes show 3f2a --run runs/mine`
+    Example: `clawctl notes show answer-in-one-short-sentence --run runs/mine`
     """
     from clawctl.inspect.notes import show_note as work
 
@@ -86,7 +86,7 @@ def edit_note(
 ) -> None:
     """Change a note. Its file may as well be edited by hand: `RUN/notes/KEY/ID.md`.
 
-    Example: `clawctl notes edit 3f2a --text "Answer in French." --run runs/mine`
+    Example: `clawctl notes edit answer-in-one-short-sentence --text "Answer in French." --run runs/mine`
     """
     from typing import get_args
 
@@ -118,7 +118,7 @@ def edit_note(
 def retire_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") -> None:
     """End a note: it is neither shown to the model nor practised. Its file stays.
 
-    Example: `clawctl notes retire 3f2a --run runs/mine`
+    Example: `clawctl notes retire answer-in-one-short-sentence --run runs/mine`
     """
     from clawctl.run.notes import change_note
 
@@ -130,7 +130,7 @@ def retire_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") ->
 def forget_note(note: Id, run: RunOption = DEFAULT_RUN, key: Key = "default") -> None:
     """Delete a note's file.
 
-    Example: `clawctl notes forget 3f2a --run runs/mine`
+    Example: `clawctl notes forget answer-in-one-short-sentence --run runs/mine`
     """
     from clawctl.run.notes import remove_note
 

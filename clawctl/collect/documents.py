@@ -23,6 +23,8 @@ def read_file(file: Path) -> bytes:
     """Return the file's text in UTF-8, decompressed and without a byte order mark. Raises ClawError."""
     try:
         data = _unpacked(file, file.read_bytes()).removeprefix(_BOM)
+    except FileNotFoundError as error:
+        raise ClawError(f"there is no file {file}", "check the path", 2) from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise ClawError(f"{file} cannot be read: {error}", "pass a complete JSONL file: plain, gzip or zstd", 2) from error
     if data[:4] == b"PAR1":

@@ -145,7 +145,8 @@ def read_policy(run: RunDir, version: int) -> Policy:
         return policy
     except (OSError, Damaged, TypeError) as error:
         versions = ", ".join(map(str, list_versions(run))) or "none"
-        problem = f"policy {PolicyId(run.policy, version)} cannot be read: {error}"
+        name = f"policy {PolicyId(run.policy, version)}"
+        problem = f"there is no {name}" if isinstance(error, FileNotFoundError) else f"{name} cannot be read: {error}"
         raise ClawError(problem, f"choose one of the published versions: {versions}") from error
 
 

@@ -192,7 +192,7 @@ def test_a_file_that_is_not_json_or_not_there_is_refused_and_nothing_is_imported
     file.write_bytes(orjson.dumps(MANUAL) + b"\nnonsense\n")
     with pytest.raises(ClawError, match="line 2"):
         import_file(run, file, None)
-    with pytest.raises(ClawError, match="cannot be read"):
+    with pytest.raises(ClawError, match="there is no file"):
         import_file(run, tmp_path / "missing", None)
     with pytest.raises(ClawError, match="not between"):
         import_file(run, file, 3.0)

@@ -325,7 +325,7 @@ def test_a_missing_server_is_an_error_for_one_version_and_patience_for_a_followe
 
 
 def test_an_unknown_version_is_an_error_that_names_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(ClawError, match="policy 7 cannot be read") as error:
+    with pytest.raises(ClawError, match="there is no policy 7") as error:
         evaluate(run_with(tmp_path, 1), GATED, version=7, once=False, as_json=False)
     assert "0, 1" in error.value.fix
 

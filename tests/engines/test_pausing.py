@@ -204,7 +204,7 @@ def test_a_folder_that_went_away_is_no_way_back(tmp_path: Path) -> None:
         await asyncio.to_thread(targets.swap, 1)
         shutil.rmtree(tmp_path / "run" / "policies" / "1")
         control.says = -5.0
-        with pytest.raises(ClawError, match=r"its canary differs by 4\.000 .*policy 1 cannot be read.*the engine is restarted"):
+        with pytest.raises(ClawError, match=r"its canary differs by 4\.000 .*there is no policy 1.*the engine is restarted"):
             await asyncio.to_thread(targets.swap, 2)
         assert ended == [True]
 

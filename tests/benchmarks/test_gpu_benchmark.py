@@ -1,6 +1,7 @@
 """`scripts/bench gpu` with tiny shapes on the CPU, and its sessions."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -33,7 +34,9 @@ def test_the_sessions_fill_their_tries() -> None:
         assert 0.85 * shape.tokens < laid < 1.15 * shape.tokens
 
 
-def test_a_rehearsal_measures_every_case(tmp_path: Path) -> None:
+def test_a_rehearsal_measures_every_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "PYTHONUNBUFFERED", "HF_HUB_OFFLINE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # the rehearsal changes them; the next test finds them as they were
     results = gpu.Results(tmp_path / "gpu.json")
     gpu.rehearse(CASES, results, tmp_path)
     values = {(row.case, row.metric): row.value for row in results.rows}

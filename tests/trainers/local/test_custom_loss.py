@@ -120,7 +120,8 @@ def test_a_loss_needs_a_method_that_has_advantages(tmp_path: Path) -> None:
 
 def test_a_value_other_than_file_and_name_is_refused(tmp_path: Path) -> None:
     for spec, problem in (
-        ("mine.py", "is not file.py:name"),
+        ("mine.py", "there is no file"),
+        ("mine", "is not file.py:name"),
         ("nowhere.py:x", "there is no file"),
         (f"{tmp_path}:x", "there is no file"),
     ):

@@ -77,4 +77,4 @@ def _refusal(status: int, body: bytes) -> ClawError:
     message = f"the server answers {status}"
     with suppress(orjson.JSONDecodeError, LookupError, TypeError):
         message = str(orjson.loads(body)["error"]["message"])
-    return ClawError(plain(message), "see docs/clients.md")
+    return ClawError(plain(message), "see `clawctl docs clients`")

@@ -15,7 +15,7 @@ Form = Literal["peft", "merged", "gguf"]
 
 
 def import_turns(
-    file: Annotated[Path, typer.Argument(help="JSON Lines; docs/data.md describes the formats. May be gzip.")],
+    file: Annotated[Path, typer.Argument(help="JSON Lines; `clawctl docs data` describes the formats. May be gzip.")],
     run: RunOption = DEFAULT_RUN,
     recipe: RecipeOption = None,
     rating: Annotated[float | None, typer.Option(help="Rating (-1 to 1) for turns without one.")] = None,

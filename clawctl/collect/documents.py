@@ -35,7 +35,7 @@ def read_file(file: Path) -> bytes:
         line = data.count(b"\n", 0, error.start) + 1
         raise ClawError(f"{file}, line {line}: not UTF-8", f"convert it (`iconv -t UTF-8`); {NOTHING}", 2) from error
     if not data.strip():
-        raise ClawError(f"{file} is empty", f"{NOTHING}; docs/data.md describes the format", 2)
+        raise ClawError(f"{file} is empty", f"{NOTHING}; `clawctl docs data` describes the format", 2)
     return data
 
 

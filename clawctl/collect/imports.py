@@ -126,7 +126,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
         try:
             session, file_turns = _read(_storable(value))
         except _BadFormat as error:
-            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; docs/data.md describes the formats", 2) from error
+            raise ClawError(f"{file}, {where}: {error}", f"{NOTHING}; `clawctl docs data` describes the formats", 2) from error
         name = _digest(data, str(number).encode())
         session_id = scoped_id(USER, session if session and redactor.text(session) == session else name)
         parent: str | None = None
@@ -135,7 +135,7 @@ def _read_all(file: Path, rating: float | None, privacy: PrivacyConfig | None) -
             turns.append((redacted(turn, redactor), file_turn.exported_as))
             parent = turn.turn_id if file_turn.follows else None
     if not turns:
-        raise ClawError(f"{file} contains no turn", f"{NOTHING}; docs/data.md describes the formats", 2)
+        raise ClawError(f"{file} contains no turn", f"{NOTHING}; `clawctl docs data` describes the formats", 2)
     return turns
 
 

@@ -138,7 +138,8 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         problem = f"is damaged: {error}" if written.strip() else "is empty, but clawctl writes a run's own recipe with a checksum"
         raise ClawError(f"recipe {path} {problem}", cure, 2) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ClawError(f"recipe {path} cannot be read: {error}", "pass a YAML file; recipes/ has examples", 2) from error
+        cure = "pass a YAML file, or a name of `clawctl docs recipes`"
+        raise ClawError(f"recipe {path} cannot be read: {error}", cure, 2) from error
     if not isinstance(data, dict):
         raise ClawError(f"recipe {path} is not a mapping", "start from an example in recipes/", 2)
     return data

@@ -148,7 +148,7 @@ def _unknown(environment: Mapping[str, str]) -> Iterator[str]:
         is_known = name in VARIABLES or name in _QUIET or name.startswith(_OPENCLAWS_OWN)
         if name.startswith(("OPENCLAW_", "CLAWCTL_")) and environment[name] and not is_known:
             matches = get_close_matches(name, ours, n=1)
-            yield f"{name} (did you mean {matches[0]}?)" if matches else f"{name} (unknown; docs/coming-from.md lists the names)"
+            yield f"{name} (did you mean {matches[0]}?)" if matches else f"{name} (unknown: see `clawctl docs coming-from`)"
 
 
 def _overruled(command: str, environment: Mapping[str, str]) -> Iterator[str]:

@@ -175,7 +175,7 @@ def _signature(made: type) -> inspect.Signature:
 def create(made: Any, name: str, option: str, options: Mapping[str, Any] = MappingProxyType({})) -> Environment:
     """Create the environment from a registry entry: a class that takes `options`, or an object. Raises ClawError (code 2)."""
     if not is_environment(made):
-        cure = "write a class with tasks(split, count, seed) and play(task, endpoint); docs/environments.md has an example"
+        cure = "write a class with tasks(split, count, seed) and play(task, endpoint); `clawctl docs environments` has an example"
         missing = " and ".join(method for method in ("tasks", "play") if not callable(getattr(made, method, None)))
         raise ClawError(f"{option}: {name} is not an environment, because it has no {missing}", cure, 2)
     if not inspect.isclass(made):

@@ -44,7 +44,7 @@ def client_named(name: str) -> str:
     """The whole name of a client, of which the beginning is enough if no other begins so. Raises ClawError (exit code 2)."""
     matching = [name] if name in clients() else [client for client in clients() if client.startswith(name.casefold())]
     if len(matching) != 1:
-        raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: docs/clients.md", 2)
+        raise ClawError(f"there is no client {name}", f"choose one of {', '.join(clients())}; others: `clawctl docs clients`", 2)
     return matching[0]
 
 
@@ -244,7 +244,7 @@ def _try(run: RunDir, endpoint: Endpoint, client: ClientEntry, program: str, is_
     if before is not None and after is not None and after["total"] > before["total"]:
         how = "was refused" if after["refused"] > before["refused"] else "is not captured, or not answered yet"
         return f"a request of {client['title']} arrived, but {how} ({took}); its output ends with: {said}"
-    raise ClawError(f"no request of {client['title']} arrived in {took}; its output ends with: {said}", "see docs/clients.md")
+    raise ClawError(f"no request of {client['title']} arrived in {took}; its output ends with: {said}", "`clawctl docs clients`")
 
 
 def _requests(endpoint: Endpoint) -> dict[str, int] | None:

@@ -104,7 +104,7 @@ def _loaded(suite: SuiteConfig, config: EvalConfig, run: RunDir | None, recipe: 
         if compares or measures is not None:
             return LoadedSuite(name, measures, settings, metrics, comparing=made if compares else None)
     if not inspect.iscoroutinefunction(loaded) or not takes(loaded, 2):
-        cure = "write `async def NAME(endpoint, settings)`, or an environment; docs/environments.md has both"
+        cure = "write `async def NAME(endpoint, settings)`, or an environment; `clawctl docs environments` has both"
         raise ClawError(f"{option}: {name} is not a suite", cure, 2)
     return LoadedSuite(name, loaded, settings, metrics)
 

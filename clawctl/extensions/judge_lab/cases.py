@@ -26,7 +26,7 @@ from clawctl.run.rows import Message
 from clawctl.run.shards import read_each
 
 _KEYS = {"request", "messages", "answer", "response", "next_state", "label", "role", "rating", "id"}
-_FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}; see docs/concepts.md'
+_FORMAT = 'a line looks like {"request": "2+2?", "answer": "5", "next_state": "no, wrong", "label": -1}: `clawctl docs concepts`'
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def check(recipe: Recipe) -> None:
     if not (isinstance(config.backend, AtService) and config.backend.send_conversations):
         raise ClawError(
             f"--backend {backend} sends conversations to {address}, and train.send_conversations is not set",
-            "read docs/privacy.md, then set train.send_conversations: true",
+            "read `clawctl docs privacy`, then set train.send_conversations: true",
             2,
         )
     refused = {
@@ -109,5 +109,5 @@ def check(recipe: Recipe) -> None:
     }
     for what, is_set in refused.items():
         if is_set:
-            fix = "set train.lora.rank" if lora is None else "change the recipe (docs/backends.md), or use --backend local"
+            fix = "set train.lora.rank" if lora is None else "change the recipe (`clawctl docs backends`), or use --backend local"
             raise ClawError(f"--backend {backend} cannot train {what}", fix, 2)

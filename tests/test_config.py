@@ -22,7 +22,7 @@ from scripts.benchmarks.environments_learn import KINDS
         ("train: {method: ppo}", "train.method", "set a valid value"),
         ("train: {teacher: me}", r"https?://\S+", "set a valid value"),
         ("- a list", "is not a mapping", "recipes/"),
-        ("a: [", "cannot be read", "recipes/"),
+        ("a: [", "cannot be read", "clawctl docs recipes"),
     ],
 )
 def test_a_wrong_recipe_is_one_line_with_the_key_and_a_cure(tmp_path: Path, text: str, problem: str, cure: str) -> None:

@@ -2,6 +2,8 @@
 
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -26,7 +28,7 @@ from scripts.benchmarks.real_circle import Circle, rate, running
 from scripts.benchmarks.table import Row
 from scripts.wishes.axes import AXES, USUAL, is_correct
 from scripts.wishes.people import unmet
-from scripts.wishes.problems import make_problems
+from scripts.wishes.problems import WordProblem, make_problems
 from scripts.wishes.wording import hint
 
 PEOPLE = 6
@@ -91,7 +93,6 @@ def changed_mind(root: Path, seed: int) -> list[Row]:
             for person in people:
                 share = met(circle, person, person.name, then[person.name], seed)
                 made = (live_version(circle.run.of(person.name)) or 0) - began[person.name]
-
                 if share >= FOLLOWED:
                     updates.setdefault(person.name, made)
             return len(updates) == len(people) or are_over(circle, people, 8)
@@ -115,14 +116,13 @@ def disputed(root: Path, seed: int) -> list[Row]:
         circle = Circle(root)
         [person] = register(circle, {"disputed": {}})
         policy, batch = circle.run.of(person.name), circle.recipe.train.batch_turns
-        before = right(circle, person, seed)
+        before, told = right(circle, person, seed), right(circle, person, seed, partial(dispute, Random(f"told {seed}")))
         for number in range(UPDATES):
             live = live_version(policy) or 0
             tasks = make_problems(batch, 1000 * seed + number)
             for problem, (answer, completion) in zip(tasks, ask_problems(circle, person, tasks), strict=True):
                 if is_correct(problem, answer):
-                    wrong = problem.c + rng.choice([-3, -2, -1, 1, 2, 3])
-                    rate(circle, completion, f"No, the answer is {wrong}.", headers=person.headers)
+                    rate(circle, completion, dispute(rng, problem), headers=person.headers)
             waited = time.monotonic()
             while (live_version(policy) or 0) == live and time.monotonic() - waited < NO_UPDATE_S:
                 time.sleep(0.5)
@@ -130,6 +130,7 @@ def disputed(root: Path, seed: int) -> list[Row]:
     return [
         Row("toy disputed", "updates", made, f"of {UPDATES}"),
         Row("toy disputed", "correctness", before, "share"),
+        Row("toy disputed", "correctness_told", told, "share when the dispute is in the prompt, as the teacher reads it"),
         Row("toy disputed", "correctness_change", after - before, "share"),
     ]
 
@@ -145,7 +146,13 @@ def met(circle: Circle, person: Person, axis: str, value: str, seed: int) -> flo
     return sum(not unmet({axis: value}, answer) for answer in answers) / len(answers)
 
 
-def right(circle: Circle, person: Person, seed: int) -> float:
+def dispute(rng: Random, problem: WordProblem) -> str:
+    return f"No, the answer is {problem.c + rng.choice([-3, -2, -1, 1, 2, 3])}."
+
+
+def right(circle: Circle, person: Person, seed: int, told: Callable[[WordProblem], str] | None = None) -> float:
+    """The share of right answers; with `told`, a sentence in each prompt."""
     tasks = make_problems(3 * ANSWERS, seed, "eval")
-    answers = circle.answers_at(circle.quiet("off", person.key), [talk(problem) for problem in tasks], MAX_TOKENS, seed)
+    prompts = [talk(problem, [told(problem)] if told else ()) for problem in tasks]
+    answers = circle.answers_at(circle.quiet("off", person.key), prompts, MAX_TOKENS, seed)
     return sum(map(is_correct, tasks, answers)) / len(tasks)

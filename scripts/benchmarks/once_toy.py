@@ -12,7 +12,8 @@
   sessions         sessions until the first answers of three in a row do what the person wants, these included: with the note in the
                    prompt, and without it with practice between the sessions
   changed-mind     another wish for the same axis in place of one that was practised: updates until 0.75 of the answers follow
-  disputed         a person says of every right answer that another number is right, and it is trained eight times
+  disputed         a person says of every right answer that another number is right, and it is trained eight times;
+                   `correctness_told` is that of answers with such a sentence in the prompt
   tail             one person says a wish, takes it back once it was practised, and says the next one, for 200 updates: right
                    answers, and answers that do not end (`loops`), against those of version 0
 

@@ -116,7 +116,7 @@ def disputed(root: Path, seed: int) -> list[Row]:
         circle = Circle(root)
         [person] = register(circle, {"disputed": {}})
         policy, batch = circle.run.of(person.name), circle.recipe.train.batch_turns
-        before, told = right(circle, person, seed), right(circle, person, seed, partial(dispute, Random(f"told {seed}")))
+        before, right_when_told = right(circle, person, seed), right(circle, person, seed, partial(dispute, Random(f"told {seed}")))
         for number in range(UPDATES):
             live = live_version(policy) or 0
             tasks = make_problems(batch, 1000 * seed + number)
@@ -130,7 +130,9 @@ def disputed(root: Path, seed: int) -> list[Row]:
     return [
         Row("toy disputed", "updates", made, f"of {UPDATES}"),
         Row("toy disputed", "correctness", before, "share"),
-        Row("toy disputed", "correctness_told", told, "share when the dispute is in the prompt, as the teacher reads it"),
+        Row(
+            "toy disputed", "correctness_told", right_when_told, "share when the dispute is in the prompt, as the teacher reads it"
+        ),
         Row("toy disputed", "correctness_change", after - before, "share"),
     ]
 
@@ -150,9 +152,9 @@ def dispute(rng: Random, problem: WordProblem) -> str:
     return f"No, the answer is {problem.c + rng.choice([-3, -2, -1, 1, 2, 3])}."
 
 
-def right(circle: Circle, person: Person, seed: int, told: Callable[[WordProblem], str] | None = None) -> float:
-    """The share of right answers; with `told`, a sentence in each prompt."""
+def right(circle: Circle, person: Person, seed: int, sentence: Callable[[WordProblem], str] | None = None) -> float:
+    """The share of right answers; with a `sentence` in each prompt."""
     tasks = make_problems(3 * ANSWERS, seed, "eval")
-    prompts = [talk(problem, [told(problem)] if told else ()) for problem in tasks]
+    prompts = [talk(problem, [sentence(problem)] if sentence else ()) for problem in tasks]
     answers = circle.answers_at(circle.quiet("off", person.key), prompts, MAX_TOKENS, seed)
     return sum(map(is_correct, tasks, answers)) / len(tasks)
